@@ -1,0 +1,1 @@
+"""From records to knowledge: statistics, figures and the report."""

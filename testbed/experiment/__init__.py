@@ -1,0 +1,1 @@
+"""Trials and sweeps: what is run, in which order, and what is kept."""

@@ -1,0 +1,1 @@
+"""Links: what is imposed on them, and the proof that it holds."""

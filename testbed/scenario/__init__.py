@@ -1,0 +1,1 @@
+"""What the cluster is: descriptions only, nothing alive."""
