@@ -10,7 +10,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, kw_only=True)
 class Completed:
-    """A command that ended: its exit status and what it wrote (UTF-8, undecodable bytes replaced)."""
+    """A command that ended: its status and what it wrote (UTF-8, the undecodable replaced)."""
 
     exit_status: int
     stdout: str
