@@ -37,9 +37,9 @@ def parse_rate(text: str) -> int | None:
     if text == UNLIMITED:
         return None
     expected = "a positive number and one of bit, kbit, mbit, gbit, or 'unlimited'"
-    rate_bps = _whole(text, _RATE, "bandwidth", expected, "such as 10mbit")
+    rate_bps = _whole(text, _RATE, "bandwidth", expected, "for example 10mbit")
     if not 0 < rate_bps <= MAX_RATE_BPS:
-        raise _refused("bandwidth", text, "more than 0 and at most 1000gbit", "such as 10mbit")
+        raise _refused("bandwidth", text, "more than 0 and at most 1000gbit", "for example 10mbit")
     return rate_bps
 
 
@@ -51,9 +51,9 @@ def format_rate(rate_bps: int | None) -> str:
 def parse_delay(text: str) -> int:
     """Return microseconds."""
     expected = "a number and one of us, ms, s"
-    delay_us = _whole(text, _DELAY, "delay", expected, "such as 20ms")
+    delay_us = _whole(text, _DELAY, "delay", expected, "for example 20ms")
     if delay_us > MAX_DELAY_US:
-        raise _refused("delay", text, "at most 60s", "such as 20ms")
+        raise _refused("delay", text, "at most 60s", "for example 20ms")
     return delay_us
 
 
@@ -64,10 +64,10 @@ def format_delay(delay_us: int) -> str:
 
 def parse_loss(text: str) -> float:
     """Return the probability that a packet is lost, from 0 up to but without 1."""
-    number, _ = _split(text, ("%",), "loss", "a percentage", "such as 1%")
+    number, _ = _split(text, ("%",), "loss", "a percentage", "for example 1%")
     loss = float(number.scaleb(-2))
     if loss >= 1:
-        raise _refused("loss", text, "less than 100%", "such as 1%")
+        raise _refused("loss", text, "less than 100%", "for example 1%")
     return loss
 
 
@@ -79,10 +79,12 @@ def format_loss(loss: float) -> str:
 def parse_cpu(text: str) -> float:
     """Return cores: ``0.4`` and ``40%`` are both four tenths of one."""
     expected = "a number of cores or a percentage of one core"
-    number, unit = _split(text, ("", "%"), "CPU share", expected, "such as 0.4 or 40%")
+    number, unit = _split(text, ("", "%"), "CPU share", expected, "for example 0.4 or 40%")
     cores = float(number.scaleb(-2) if unit else number)
     if not 0 < cores <= MAX_CPU_CORES:
-        raise _refused("CPU share", text, f"more than 0, at most {MAX_CPU_CORES}", "such as 0.4")
+        raise _refused(
+            "CPU share", text, f"more than 0, at most {MAX_CPU_CORES}", "for example 0.4"
+        )
     return cores
 
 
@@ -94,9 +96,9 @@ def format_cpu(cores: float) -> str:
 def parse_memory(text: str) -> int:
     """Return bytes, a whole number of MiB; M and G count in 1024, as VNX and LXC read them."""
     expected = "a number and M or G"
-    memory_bytes = _whole(text, _MEMORY, "memory", expected, "such as 512M or 2G")
+    memory_bytes = _whole(text, _MEMORY, "memory", expected, "for example 512M or 2G")
     if memory_bytes % MIB or not 0 < memory_bytes <= MAX_MEMORY_BYTES:
-        raise _refused("memory", text, "at least 1M, in whole M", "such as 512M or 2G")
+        raise _refused("memory", text, "at least 1M, in whole M", "for example 512M or 2G")
     return memory_bytes
 
 
@@ -110,9 +112,9 @@ def format_memory(memory_bytes: int) -> str:
 def parse_burst(text: str) -> int:
     """Return a bucket's bytes; kb is 1024 of them, as tc(8) counts sizes."""
     expected = "a number and one of b, kb, mb"
-    burst_bytes = _whole(text, _BURST, "burst", expected, "such as 16kb")
+    burst_bytes = _whole(text, _BURST, "burst", expected, "for example 16kb")
     if not 0 < burst_bytes <= MAX_BURST_BYTES:
-        raise _refused("burst", text, "more than 0 and at most 1024mb", "such as 16kb")
+        raise _refused("burst", text, "more than 0 and at most 1024mb", "for example 16kb")
     return burst_bytes
 
 
@@ -123,7 +125,7 @@ def format_burst(burst_bytes: int) -> str:
 
 def _refused(what: str, text: str, expected: str, write: str) -> UnitError:
     given = text if len(text) <= 40 else f"{text[:40]}..."
-    return UnitError(f"{what} {given!r}: expected {expected}; write it {write}")
+    return UnitError(f"{what} {given!r}: expected {expected}; write {write}")
 
 
 def _split(

@@ -98,7 +98,7 @@ def test_a_quantity_is_printed_in_its_largest_whole_unit(written: str, text: str
     ],
 )
 def test_a_rate_that_could_be_misread_is_refused(text: str) -> None:
-    with pytest.raises(UnitError, match=r"(?s)^bandwidth .*: expected .*; write it "):
+    with pytest.raises(UnitError, match=r"(?s)^bandwidth .*: expected .*; write "):
         units.parse_rate(text)
 
 
@@ -107,12 +107,12 @@ def test_the_message_says_what_was_given_what_is_expected_and_what_to_write() ->
         units.parse_rate("10mbps")
     assert str(caught.value) == (
         "bandwidth '10mbps': expected a positive number and one of bit, kbit, mbit, gbit, "
-        "or 'unlimited'; write it 10mbit (tc reads mbps as bytes per second)"
+        "or 'unlimited'; write 10mbit (tc reads mbps as bytes per second)"
     )
 
 
 def test_a_wrong_capital_is_named() -> None:
-    with pytest.raises(UnitError, match=r"write it 10mbit \(capitals count\)"):
+    with pytest.raises(UnitError, match=r"write 10mbit \(capitals count\)"):
         units.parse_rate("10Mbit")
 
 
