@@ -18,7 +18,7 @@ _PUT = 'mkdir -p "$(dirname "$1")" && cat > "$1.part" && chmod "$2" "$1.part" &&
 
 @dataclass(frozen=True, kw_only=True)
 class LocalHost:
-    """The machine we are on; ``prefix`` (such as an nsenter command) puts each command elsewhere on it."""
+    """The machine we are on; ``prefix`` (such as nsenter ...) puts commands elsewhere on it."""
 
     name: str = "this machine"
     prefix: tuple[str, ...] = ()

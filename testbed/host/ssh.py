@@ -7,7 +7,7 @@ import io
 import shlex
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -18,6 +18,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from testbed.errors import CommandFailed, CommandTimeout, Unreachable
 from testbed.host.base import Completed
+
+_BLOCK_BYTES = 256 * 1024
 
 Connector = Callable[[str, int, float], socket.socket]
 """Opens a TCP connection to (address, port) within a time; the lab's opens it from inside."""
@@ -30,16 +32,19 @@ class KeyPair:
     private: str
     public: str  # "ssh-ed25519 AAAA..."
 
+    @classmethod
+    def of(cls, private: str) -> KeyPair:
+        """Return the pair of a private key."""
+        key = paramiko.Ed25519Key(file_obj=io.StringIO(private))
+        return cls(private=private, public=f"{key.get_name()} {key.get_base64()}")
+
 
 def new_key_pair() -> KeyPair:
     """Return a fresh key pair; nothing is written."""
-    private = (
-        Ed25519PrivateKey.generate()
-        .private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
-        .decode()
+    private = Ed25519PrivateKey.generate().private_bytes(
+        Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()
     )
-    key = paramiko.Ed25519Key(file_obj=io.StringIO(private))
-    return KeyPair(private=private, public=f"{key.get_name()} {key.get_base64()}")
+    return KeyPair.of(private.decode())
 
 
 class RemoteProcess:
@@ -109,7 +114,7 @@ class SshHost:
         check: bool = True,
     ) -> Completed:
         """Run a command to its end; see ``Host.run``."""
-        status, stdout, stderr = self._run_bytes(argv, stdin.encode(), timeout_s)
+        status, stdout, stderr = self._run_bytes(argv, (stdin.encode(),), timeout_s)
         if check and status != 0:
             raise CommandFailed(self.name, argv, status, stderr.decode(errors="replace"))
         return Completed(
@@ -125,11 +130,20 @@ class SshHost:
             f"mkdir -p {shlex.quote(str(path.parent))} && cat > {part} && chmod {mode:o} {part} "
             f"&& mv {part} {shlex.quote(str(path))}"
         )
-        self._checked(("sh", "-c", script), content, timeout_s=120)
+        self.feed(("sh", "-c", script), (content,))
 
     def get(self, path: PurePosixPath) -> bytes:
         """Return a file's bytes; see ``Host.get``."""
-        return self._checked(("cat", "--", str(path)), b"", timeout_s=120)
+        return self.feed(("cat", "--", str(path)), ())
+
+    def feed(
+        self, argv: Sequence[str], stdin: Iterable[bytes], *, timeout_s: float = 120.0
+    ) -> bytes:
+        """Run a command that reads these bytes; return its output. Raises as ``Host.run`` does."""
+        status, stdout, stderr = self._run_bytes(argv, stdin, timeout_s)
+        if status != 0:
+            raise CommandFailed(self.name, argv, status, stderr.decode(errors="replace"))
+        return stdout
 
     def start(
         self,
@@ -159,21 +173,18 @@ class SshHost:
         except (paramiko.SSHException, OSError, EOFError) as error:
             raise Unreachable(f"{self.name}: the SSH connection broke: {error}") from error
 
-    def _checked(self, argv: Sequence[str], stdin: bytes, *, timeout_s: float) -> bytes:
-        status, stdout, stderr = self._run_bytes(argv, stdin, timeout_s)
-        if status != 0:
-            raise CommandFailed(self.name, argv, status, stderr.decode(errors="replace"))
-        return stdout
-
     def _run_bytes(
-        self, argv: Sequence[str], stdin: bytes, timeout_s: float
+        self, argv: Sequence[str], stdin: Iterable[bytes], timeout_s: float
     ) -> tuple[int, bytes, bytes]:
         channel = self._channel()
         try:
             channel.settimeout(timeout_s)
             channel.exec_command(shlex.join(argv))
-            if stdin:
-                channel.sendall(stdin)
+            for block in stdin:
+                # sendall copies what is left for every packet: a large block costs its square.
+                view = memoryview(block)
+                for start in range(0, len(view), _BLOCK_BYTES):
+                    channel.sendall(bytes(view[start : start + _BLOCK_BYTES]))
             channel.shutdown_write()
             # The outputs of one-shot commands are small: stderr fits its window while we read.
             stdout = channel.makefile("rb").read()
