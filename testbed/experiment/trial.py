@@ -1,0 +1,234 @@
+"""One trial: a cluster, a job and a seed, named by the hash of its description."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from testbed.errors import ConfigError
+from testbed.scenario import generate
+from testbed.scenario.model import MAX_NODES, Scenario, Shape, Switch
+from testbed.scenario.vnx import render
+from testbed.workload.job import SCRIPT, Job
+
+Mode = Literal["isolated", "shared"]
+MODES: tuple[Mode, ...] = ("isolated", "shared")
+Backend = Literal["lxc", "netns"]
+BACKENDS: tuple[Backend, ...] = ("lxc", "netns")
+
+OPEN_LINK = Shape()
+BUDGET_PERCENT = 80  # of the host's cores; the rest is for the switch and the system (METHOD.md)
+
+
+def default_cpu_cores(host_cores: int, largest_nodes: int) -> float:
+    """Return every node's CPU budget: min(1, 0.8 x cores / largest N), rounded down to 1 %.
+
+    0.0 when the nodes are too many to have 1 % each.
+    """
+    return min(100, host_cores * BUDGET_PERCENT // largest_nodes) / 100
+
+
+def budget_fault(host_cores: int, nodes: int, cpu_cores: float) -> str | None:
+    """Return why these budgets cannot be kept on this host, or None if they can."""
+    if nodes * cpu_cores * 100 <= host_cores * BUDGET_PERCENT + 1e-6:
+        return None
+    most = default_cpu_cores(host_cores, nodes)
+    way_out = f"give each at most {most:g}, or use" if most else "use"
+    return (
+        f"{nodes} nodes x {cpu_cores:g} cores are {nodes * cpu_cores:g} cores, but "
+        f"{BUDGET_PERCENT} % of this host's {host_cores} are "
+        f"{host_cores * BUDGET_PERCENT / 100:g}: {way_out} fewer nodes, or mode shared "
+        "(overhead trends only)"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Script:
+    """A user's own training program: its folder, the file to start in it, and its arguments.
+
+    ``sha256`` covers what is pushed; where it lies on this machine is not part of a trial.
+    """
+
+    file: str
+    sha256: str
+    args: tuple[str, ...] = ()
+    folder: Path = field(default=Path(), compare=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """What is run once: scenario parameters, job, repeat and seed. ``seed`` is the one used.
+
+    One node has no link: its shape is dropped, so that it is the same trial whatever the
+    bandwidth. ``cpu_cores`` is every node's budget in mode isolated and absent in mode shared.
+    ``own_scenario`` is a cluster read from a user's file; ``shape`` and ``cpu_cores`` then
+    describe its slowest link and its first node.
+    """
+
+    nodes: int
+    shape: Shape = OPEN_LINK
+    switch: Switch = "openvswitch"
+    memory_bytes: int = 2 * 1024**3
+    cpu_cores: float | None = None
+    mode: Mode = "isolated"
+    backend: Backend = "lxc"
+    workload: str = "fashion-mnist"
+    model: str = "lenet5"
+    strategy: str = "multi-worker-mirrored"
+    scaling: Literal["strong", "weak"] = "strong"
+    global_batch_size: int = 256
+    steps: int = 25
+    warmup_steps: int = 2
+    optimizer: str = "adam"
+    learning_rate: float = 0.003
+    evaluate_every: int = 0
+    repeat: int = 0
+    seed: int = 1
+    script: Script | None = None
+    own_scenario: Scenario | None = None
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.nodes <= MAX_NODES:
+            raise ConfigError(f"nodes {self.nodes}: expected 1 to {MAX_NODES}")
+        if self.own_scenario is not None and len(self.own_scenario.nodes) != self.nodes:
+            raise ConfigError(
+                f"nodes {self.nodes}: the scenario has {len(self.own_scenario.nodes)}"
+            )
+        if self.mode == "isolated" and self.cpu_cores is None:
+            raise ConfigError("mode isolated: every node needs a CPU budget, such as cpu 0.4")
+        if self.mode == "shared" and self.cpu_cores is not None:
+            raise ConfigError("mode shared: nodes compete for the cores; leave out the CPU budget")
+        if self.script is None and self.global_batch_size % self.nodes:
+            raise ConfigError(batch_fault(self.nodes, self.global_batch_size))
+        if self.steps < 1:
+            raise ConfigError(f"steps {self.steps}: expected at least 1")
+        if self.nodes == 1:
+            object.__setattr__(self, "shape", OPEN_LINK)
+        if self.cpu_cores is not None:
+            object.__setattr__(self, "cpu_cores", float(self.cpu_cores))
+        object.__setattr__(self, "learning_rate", float(self.learning_rate))
+
+    def description(self) -> dict[str, Any]:
+        """Return the canonical description that the id is the hash of.
+
+        What has no meaning for this trial, or is not imposed, is absent: the id of a trial
+        does not change when a later version learns to impose more.
+        """
+        described: dict[str, Any] = {
+            "nodes": self.nodes,
+            "switch": self.switch,
+            "memory_bytes": self.memory_bytes,
+            "mode": self.mode,
+            "backend": self.backend,
+            "workload": self.workload,
+            "repeat": self.repeat,
+            "seed": self.seed,
+        }
+        for name, value, neutral in (
+            ("rate_bps", self.shape.rate_bps, None),
+            ("delay_us", self.shape.delay_us, 0),
+            ("loss", self.shape.loss, 0.0),
+            ("cpu_cores", self.cpu_cores, None),
+        ):
+            if value != neutral:
+                described[name] = value
+        if self.script is not None:
+            described["script"] = {
+                "file": self.script.file,
+                "sha256": self.script.sha256,
+                "args": list(self.script.args),
+            }
+        else:
+            described.update(self._training())
+        if self.own_scenario is not None:
+            described["scenario_sha256"] = hashlib.sha256(render(self.own_scenario)).hexdigest()
+        return described
+
+    def _training(self) -> dict[str, Any]:
+        """Return what the built-in training is told; a user's script is told none of it."""
+        return {
+            "model": self.model,
+            "strategy": self.strategy,
+            "scaling": self.scaling,
+            "global_batch_size": self.global_batch_size,
+            "steps": self.steps,
+            "warmup_steps": self.warmup_steps,
+            "optimizer": self.optimizer,
+            "learning_rate": self.learning_rate,
+            "evaluate_every": self.evaluate_every,
+        }
+
+    @cached_property
+    def trial_id(self) -> str:
+        """The first 12 hex digits of the SHA-256 of the canonical JSON of the description."""
+        return hashlib.sha256(canonical_json(self.description()).encode()).hexdigest()[:12]
+
+    def scenario(self) -> Scenario:
+        """Return the cluster: the user's own one, or a star of equal nodes."""
+        if self.own_scenario is not None:
+            return self.own_scenario
+        return generate.star(
+            self.nodes,
+            self.shape,
+            memory_bytes=self.memory_bytes,
+            cpu_cores=self.cpu_cores,
+            switch=self.switch,
+        )
+
+    def job(self, *, data_dir: str = "", script: str = "") -> Job:
+        """Return what the nodes are told; ``data_dir`` and ``script`` are paths on the nodes."""
+        if self.script is not None:
+            return Job(workload=SCRIPT, script=script, args=self.script.args, seed=self.seed)
+        return Job(
+            workload=self.workload,
+            seed=self.seed,
+            data_dir=data_dir,
+            **self._training(),
+        )
+
+    def record_keys(self) -> dict[str, Any]:
+        """Return the keys of a record that follow from the trial alone."""
+        keys = {
+            "trial_id": self.trial_id,
+            "mode": self.mode,
+            "backend": self.backend,
+            "nodes": self.nodes,
+            "workload": self.workload,
+            "repeat": self.repeat,
+            "seed": self.seed,
+            "trial": self.description(),
+        }
+        if self.shape.rate_bps is not None:
+            keys["rate_bps"] = self.shape.rate_bps
+        if self.script is None:
+            keys |= {
+                "model": self.model,
+                "strategy": self.strategy,
+                "scaling": self.scaling,
+                "global_batch_size": self.global_batch_size,
+                "per_replica_batch_size": self.global_batch_size // self.nodes,
+                "steps": self.steps,
+            }
+        return keys
+
+
+def batch_fault(nodes: int, global_batch_size: int) -> str:
+    """Return what to write when a global batch cannot be split into equal parts."""
+    lower = global_batch_size // nodes * nodes
+    near = " or ".join(str(size) for size in (lower, lower + nodes) if size)
+    return (
+        f"{nodes} nodes cannot share a global batch of {global_batch_size} equally: "
+        f"write global_batch_size {near}, or another number of nodes"
+    )
+
+
+def canonical_json(value: Mapping[str, Any]) -> str:
+    """Return the one JSON text of a value: keys sorted, no spaces, no NaN."""
+    return json.dumps(
+        value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
+    )
