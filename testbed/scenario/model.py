@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
@@ -25,6 +24,7 @@ KIB = 1024
 MIB = 1024**2
 MIN_RATE_BPS = 1000  # below, tc's whole bytes per second are more than 1 % off
 DEFAULT_QUEUE_US = 50_000
+DEFAULT_MEMORY_BYTES = 2 * 1024**3
 MANAGEMENT = IPv4Network("10.250.0.0/16")
 
 
@@ -77,7 +77,7 @@ class Node:
     name: str
     address: IPv4Interface  # on the training LAN, eth<interface_id>
     shape: Shape = Shape()
-    memory_bytes: int = 2 * 1024**3
+    memory_bytes: int = DEFAULT_MEMORY_BYTES
     cpu_cores: float | None = None
     interface_id: int = 1
 
@@ -152,7 +152,7 @@ class Scenario:
     def __post_init__(self) -> None:
         faults = [
             *name_faults(self.name),
-            *(message for _, message in node_faults(self.nodes, self.lan)),
+            *(message for _, _, message in node_faults(self.nodes, self.lan)),
             *management_faults(self.management, self.management_offset, len(self.nodes)),
         ]
         if not 0 <= self.mac_offset <= 255:
@@ -185,31 +185,36 @@ def name_faults(name: str) -> Iterator[str]:
         )
 
 
-def node_faults(nodes: Sequence[Node], lan: Lan) -> Iterator[tuple[int, str]]:
-    """Yield what is wrong between nodes and their LAN, with the node's number (-1: none)."""
+def node_faults(nodes: Sequence[Node], lan: Lan) -> Iterator[tuple[int, str, str]]:
+    """Yield what is wrong between nodes and their LAN.
+
+    Each as the node's number (-1: none), the field at fault, and the message.
+    """
     if not 1 <= len(nodes) <= MAX_NODES:
-        yield -1, f"{len(nodes)} nodes: expected 1 to {MAX_NODES}"
-    names = Counter(node.name for node in nodes)
-    addresses = Counter(node.address.ip for node in nodes)
+        yield -1, "", f"{len(nodes)} nodes: expected 1 to {MAX_NODES}"
+    if not nodes:
+        return
+    network = nodes[0].address.network
+    names: set[str] = set()
+    owners: dict[IPv4Address, str] = {}
     if lan.host_address is not None:
-        addresses[lan.host_address.ip] += 1
-    for index, node in enumerate(nodes):
-        if names[node.name] > 1:
-            yield index, f"{node.name}: the name is used {names[node.name]} times"
-        if addresses[node.address.ip] > 1:
-            yield index, f"{node.name}: address {node.address.ip} is used more than once"
-        if node.address.network != nodes[0].address.network:
-            yield (
-                index,
-                f"{node.name}: address {node.address} is not in {nodes[0].address.network}, "
-                f"the network of {nodes[0].name}",
-            )
-        if lan.name in (f"{node.name}-e0", f"{node.name}-e{node.interface_id}"):
-            yield index, f"{node.name}: the net's name {lan.name} is that of the node's device"
-    if nodes and lan.host_address is not None:
-        network = nodes[0].address.network
+        owners[lan.host_address.ip] = "the host"
         if lan.host_address.network != network:
-            yield -1, f"the host's address {lan.host_address} is not in the nodes' {network}"
+            yield -1, "", f"the host's address {lan.host_address} is not in the nodes' {network}"
+    for index, node in enumerate(nodes):
+        if node.name in names:
+            yield index, "name", f"node name {node.name!r} is used twice"
+        names.add(node.name)
+        if owner := owners.get(node.address.ip):
+            message = f"{node.name}: address {node.address.ip} is also that of {owner}"
+            yield index, "address", message
+        owners.setdefault(node.address.ip, node.name)
+        if node.address.network != network:
+            first = nodes[0].name
+            message = f"{node.name}: address {node.address} is not in {network} as that of {first}"
+            yield index, "address", message
+        if lan.name in (f"{node.name}-e0", f"{node.name}-e{node.interface_id}"):
+            yield index, "name", f"{node.name}: its device would be named as the net, {lan.name}"
 
 
 def management_faults(network: IPv4Network, offset: int, nodes: int) -> Iterator[str]:

@@ -39,7 +39,7 @@ def test_the_default_burst_is_two_milliseconds_with_a_floor(rate_bps: int, kib: 
     ],
 )
 def test_a_shape_cannot_be_built_wrong(given: dict[str, Any]) -> None:
-    with pytest.raises(ScenarioError, match="expected|without"):
+    with pytest.raises(ScenarioError, match=r"expected|without"):
         Shape(**given)
 
 
@@ -88,15 +88,15 @@ def test_a_net_name_that_cannot_be_a_bridge_is_refused(name: str) -> None:
         ({"nodes": ()}, "0 nodes"),
         ({"name": "a b"}, "scenario name"),
         ({"name": "../up"}, "scenario name"),
-        ({"nodes": (node(1), node(1))}, "address 10.10.0.1 is used more than once"),
-        ({"nodes": (node(1), node(2, name="n1"))}, "name is used 2 times"),
+        ({"nodes": (node(1), node(1))}, "address 10.10.0.1 is also that of n1"),
+        ({"nodes": (node(1), node(2, name="n1"))}, "name 'n1' is used twice"),
         (
             {"nodes": (node(1), node(2, address=IPv4Interface("10.11.0.2/24")))},
             "not in 10.10.0.0/24",
         ),
-        ({"lan": Lan(host_address=IPv4Interface("10.10.0.1/24"))}, "more than once"),
+        ({"lan": Lan(host_address=IPv4Interface("10.10.0.1/24"))}, "also that of the host"),
         ({"lan": Lan(host_address=IPv4Interface("10.9.0.9/24"))}, "host's address"),
-        ({"lan": Lan(name="n1-e1")}, "node's device"),
+        ({"lan": Lan(name="n1-e1")}, "named as the net"),
         ({"management": IPv4Network("10.250.0.0/28")}, "need 24 addresses"),
         ({"management": IPv4Network("10.0.0.0/7")}, "/8 to /30"),
         ({"management": IPv4Network("10.10.0.0/16")}, "overlaps"),

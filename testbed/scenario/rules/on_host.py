@@ -1,0 +1,48 @@
+"""What depends on the machine that runs VNX: checked only there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from testbed.scenario.document import Document, Finding, found, text_of
+from testbed.scenario.rules import Rule
+
+
+def root_filesystems(document: Document) -> Iterator[Finding]:
+    """A vm's root filesystem is a folder that exists."""
+    for element in document.root.iterfind("vm/filesystem"):
+        if not Path(text_of(element)).is_dir():
+            message = f"{text_of(element)!r} is not a folder of this machine"
+            yield found(element, "error", "rootfs", message, "one made by vnx_download_rootfs")
+
+
+def keys(document: Document) -> Iterator[Finding]:
+    """SSH keys are readable files."""
+    for element in document.root.iter("ssh_key"):
+        path = Path(text_of(element)).expanduser()
+        if not path.is_file() or not os.access(path, os.R_OK):
+            message = f"{text_of(element)!r} is not a file that can be read"
+            yield found(element, "error", "ssh-key", message, "an absolute path of a public key")
+
+
+def sources(document: Document) -> Iterator[Finding]:
+    """What is copied or shared into a vm exists; relative paths start at the file's folder."""
+    for element in document.root.iter("filetree", "shareddir"):
+        given = text_of(element)
+        path = Path(given).expanduser()
+        if not (document.folder / given.rstrip("*") if not path.is_absolute() else path).exists():
+            yield found(element, "error", "source", f"{given!r} does not exist", "an existing path")
+
+
+def live_offsets(document: Document) -> Iterator[Finding]:
+    """Two running scenarios with one automac offset have the same MAC addresses."""
+    offset = "0"
+    for element in document.root.iter("automac"):
+        offset = element.get("offset", "0")
+    message = f"no other running scenario may have the automac offset {offset}"
+    yield found(document.root, "note", "automac", message)
+
+
+RULES: tuple[Rule, ...] = (root_filesystems, keys, sources, live_offsets)
