@@ -61,7 +61,7 @@ def main(argv: list[str]) -> int:
     except Exception:
         # Whatever a framework raises when a peer is lost: the orchestrator reads it in the log.
         return _say(traceback.format_exc(), FAILED)
-    channel.emit("done")
+    channel.done()
     return 0
 
 

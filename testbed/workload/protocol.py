@@ -18,8 +18,8 @@ class Channel:
     """One worker's line to its orchestrator.
 
     Standard output becomes the events' alone: whatever else is printed goes to standard error.
-    The orchestrator keeps standard input open as long as it wants the result: its end, at any
-    time, calls ``on_end`` from another thread, so that no worker outlives who started it.
+    The orchestrator keeps standard input open until it has read ``done``. Its end before that
+    calls ``on_end`` from another thread, so that no worker outlives who started it.
     """
 
     def __init__(self, *, events: TextIO, commands_fd: int, on_end: Callable[[], None]) -> None:
@@ -27,6 +27,7 @@ class Channel:
         self._commands_fd = commands_fd
         self._on_end = on_end
         self._go = threading.Event()
+        self._finished = False
         self._last_progress = float("-inf")
 
     @classmethod
@@ -47,12 +48,18 @@ class Channel:
             *lines, rest = (rest + block).split(b"\n")
             if GO in (line.strip() for line in lines):
                 self._go.set()
-        self._on_end()
+        if not self._finished:
+            self._on_end()
 
     def emit(self, event: str, **values: object) -> None:
         """Write one event as a line of JSON and flush it."""
         self._events.write(json.dumps({"event": event, **values}) + "\n")
         self._events.flush()
+
+    def done(self) -> None:
+        """Say that the result is written; from now on the end of stdin is no fault."""
+        self._finished = True
+        self.emit("done")
 
     def progress(self, *, step: int, steps: int) -> None:
         """Report a step, at most once per second; the rest is dropped."""

@@ -6,6 +6,9 @@ pays for the framework that it uses, and the host for none.
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Protocol
 
@@ -16,6 +19,10 @@ from ..cluster_spec import ClusterSpec
 from ..job import Job
 
 MODULES = {"multi-worker-mirrored": "multi_worker_mirrored"}
+
+# Keras imports these if it finds them, for plots and tables that no worker makes. Without them
+# TensorFlow is imported in 1.8 s instead of 2.6 and takes 70 MB less (TensorFlow 2.21, 2026-11).
+OPTIONAL = ("PIL", "matplotlib", "pandas", "scipy")
 
 
 class Trainer(Protocol):
@@ -60,5 +67,19 @@ class _Module(Protocol):
 
 def load(name: str) -> _Module:
     """Import a strategy's module, and with it its framework (seconds)."""
-    module: _Module = import_module(f".{MODULES[name]}", __package__)
+    with _passed_over(OPTIONAL):
+        module: _Module = import_module(f".{MODULES[name]}", __package__)
     return module
+
+
+@contextmanager
+def _passed_over(packages: tuple[str, ...]) -> Iterator[None]:
+    """Let these packages be missing for whoever looks for them meanwhile."""
+    absent = [package for package in packages if package not in sys.modules]
+    for package in absent:
+        sys.modules[package] = None  # type: ignore[assignment]  # as the import system defines it
+    try:
+        yield
+    finally:
+        for package in absent:
+            del sys.modules[package]
