@@ -34,7 +34,9 @@ class Finding:
         """Return the finding as one line, as compilers print them."""
         where = f"{source}:{self.line}: {self.severity}: "
         what = f"<{self.element}>: {self.message}" if self.element else self.message
-        return f"{where}{what}{f'; write {self.fix}' if self.fix else ''} [{self.rule}]"
+        text = f"{where}{what}{f'; write {self.fix}' if self.fix else ''} [{self.rule}]"
+        # A file may hold any character; a terminal must not be steered by one.
+        return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -188,19 +188,16 @@ def name_faults(name: str) -> Iterator[str]:
 def node_faults(nodes: Sequence[Node], lan: Lan) -> Iterator[tuple[int, str, str]]:
     """Yield what is wrong between nodes and their LAN.
 
-    Each as the node's number (-1: none), the field at fault, and the message.
+    Each as the node's number (-1: none), what is at fault (count, name, address or host),
+    and the message.
     """
     if not 1 <= len(nodes) <= MAX_NODES:
-        yield -1, "", f"{len(nodes)} nodes: expected 1 to {MAX_NODES}"
+        yield -1, "count", f"{len(nodes)} nodes: expected 1 to {MAX_NODES}"
     if not nodes:
         return
     network = nodes[0].address.network
     names: set[str] = set()
     owners: dict[IPv4Address, str] = {}
-    if lan.host_address is not None:
-        owners[lan.host_address.ip] = "the host"
-        if lan.host_address.network != network:
-            yield -1, "", f"the host's address {lan.host_address} is not in the nodes' {network}"
     for index, node in enumerate(nodes):
         if node.name in names:
             yield index, "name", f"node name {node.name!r} is used twice"
@@ -215,6 +212,13 @@ def node_faults(nodes: Sequence[Node], lan: Lan) -> Iterator[tuple[int, str, str
             yield index, "address", message
         if lan.name in (f"{node.name}-e0", f"{node.name}-e{node.interface_id}"):
             yield index, "name", f"{node.name}: its device would be named as the net, {lan.name}"
+    if lan.host_address is not None:
+        if owner := owners.get(lan.host_address.ip):
+            message = f"the host's address {lan.host_address.ip} is also that of {owner}"
+            yield -1, "host", message
+        if lan.host_address.network != network:
+            message = f"the host's address {lan.host_address} is not in the nodes' {network}"
+            yield -1, "host", message
 
 
 def management_faults(network: IPv4Network, offset: int, nodes: int) -> Iterator[str]:

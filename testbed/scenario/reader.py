@@ -14,15 +14,18 @@ from testbed.errors import InputError, ScenarioError
 from testbed.scenario.document import Document, Finding, errors, found, interface, line_of, text_of
 from testbed.scenario.model import (
     DEFAULT_MEMORY_BYTES,
+    MAX_NODES,
     Lan,
     Node,
     Scenario,
     Shape,
     Switch,
+    address_fault,
     management_faults,
     node_faults,
 )
 from testbed.scenario.rules import refused, structure, traps
+from testbed.scenario.rules.traps import MAX_AUTOMAC
 
 T = TypeVar("T")
 
@@ -42,10 +45,8 @@ def examine(document: Document) -> tuple[Scenario | None, list[Finding]]:
 
 
 def _read(root: etree._Element) -> tuple[Scenario | None, list[Finding]]:
+    """Return the scenario, or all reasons why the values of the file make none."""
     findings: list[Finding] = []
-    net = _only(root, "net", findings)
-    hostif = _at_most_one(root, "host/hostif", findings)
-    host_address = None if hostif is None else _address(hostif, findings)
     nodes: list[Node] = []
     elements: list[etree._Element] = []
     for vm in root.findall("vm"):
@@ -53,55 +54,75 @@ def _read(root: etree._Element) -> tuple[Scenario | None, list[Finding]]:
         if node is not None:
             nodes.append(node)
             elements.append(vm)
-    if net is None:
-        return None, findings
-    try:
-        # The rules have checked the mode against the switches.
-        switch = cast(Switch, net.get("mode", ""))
-        lan = Lan(name=net.get("name", ""), switch=switch, host_address=host_address)
-    except ScenarioError as error:
-        return None, [*findings, found(net, "error", "scenario", str(error))]
-    for index, field, message in node_faults(nodes, lan):
-        # A vm that could not be read is missing here: its own fault is already named.
-        if index < 0 and len(nodes) < len(root.findall("vm")):
-            continue
+    lan = _lan(root, findings)
+    # Without a LAN the nodes are compared all the same.
+    for index, field, message in node_faults(nodes, lan or Lan(name="lan")):
+        if field == "count" and root.find("vm") is not None:
+            if len(nodes) > MAX_NODES:
+                return None, findings  # traps.vm_count says so
+            continue  # each vm that could not be read has its own fault
         at = elements[index] if index >= 0 else root
-        ipv4 = at.find("if/ipv4")
-        findings.append(_fault(ipv4 if field == "address" and ipv4 is not None else at, message))
-    if findings:
-        return None, findings
-    return _scenario(root, tuple(nodes), lan)
-
-
-def _scenario(
-    root: etree._Element, nodes: tuple[Node, ...], lan: Lan
-) -> tuple[Scenario | None, list[Finding]]:
-    management = root.find("global/vm_mgmt")
+        place = {"address": "if/ipv4", "host": "host/hostif/ipv4"}.get(field, ".")
+        findings.append(_fault(_first(at, place), message))
+    management = _management(root, nodes, findings)
     name = root.find("global/scenario_name")
-    automac = root.find("global/automac")
-    if management is None or name is None:
-        return None, []  # refused.RULES says so
+    offset = _mac_offset(root)
+    if findings or lan is None or management is None or name is None or offset is None:
+        return None, findings
+    network, management_offset = management
+    scenario = _Reading(findings)(
+        name,
+        lambda: Scenario(
+            name=text_of(name),
+            nodes=tuple(nodes),
+            lan=lan,
+            management=network,
+            management_offset=management_offset,
+            mac_offset=offset,
+        ),
+    )
+    return scenario, findings
+
+
+def _lan(root: etree._Element, findings: list[Finding]) -> Lan | None:
+    net = _only(root, "net", findings)
+    hostif = _at_most_one(root, "host/hostif", findings)
+    host_address = None if hostif is None else _address(hostif, findings)
+    if net is None:
+        return None
+    # Lan itself refuses a mode that is not a switch.
+    switch = cast(Switch, net.get("mode", ""))
+    name = net.get("name", "")
+    return _Reading(findings)(net, lambda: Lan(name=name, switch=switch, host_address=host_address))
+
+
+def _management(
+    root: etree._Element, nodes: list[Node], findings: list[Finding]
+) -> tuple[IPv4Network, int] | None:
+    """Return the management network and its offset; VNX's defaults hold for what is left out."""
+    element = root.find("global/vm_mgmt")
+    if element is None:
+        return None  # refused.management says so
     try:
         network = IPv4Network(
-            f"{management.get('network', '192.168.0.0')}/{management.get('mask', '24')}"
+            f"{element.get('network', '192.168.0.0')}/{element.get('mask', '24')}"
         )
-        offset = int(management.get("offset", "0"))
-        faults = [*management_faults(network, offset, len(nodes))]
-        if faults:
-            return None, [_fault(management, message) for message in faults]
-        return (
-            Scenario(
-                name=text_of(name),
-                nodes=nodes,
-                lan=lan,
-                management=network,
-                management_offset=offset,
-                mac_offset=int("0" if automac is None else automac.get("offset", "0")),
-            ),
-            [],
-        )
-    except (ScenarioError, ValueError) as error:
-        return None, [_fault(management, message) for message in str(error).splitlines()]
+        offset = int(element.get("offset", "0"))
+    except ValueError as error:
+        findings.append(_fault(element, str(error)))
+        return None
+    faults = [*management_faults(network, offset, len(nodes))]
+    if any(network.overlaps(node.address.network) for node in nodes):
+        faults.append(f"the management network {network} overlaps the nodes' LAN")
+    findings.extend(_fault(element, message) for message in faults)
+    return network, offset
+
+
+def _mac_offset(root: etree._Element) -> int | None:
+    """Return automac's offset, or None where traps.mac_offset says why it is none."""
+    element = root.find("global/automac")
+    given = "0" if element is None else element.get("offset", "0")
+    return int(given) if re.fullmatch(r"[0-9]{1,3}", given) and int(given) <= MAX_AUTOMAC else None
 
 
 def _node(vm: etree._Element, findings: list[Finding]) -> Node | None:
@@ -162,7 +183,14 @@ def _address(link: etree._Element, findings: list[Finding]) -> IPv4Interface | N
     ipv4 = _only(link, "ipv4", findings)
     if ipv4 is None:
         return None
-    return _Reading(findings)(ipv4, lambda: interface(ipv4))
+    return _Reading(findings)(ipv4, lambda: _host_address(ipv4))
+
+
+def _host_address(ipv4: etree._Element) -> IPv4Interface:
+    address = interface(ipv4)
+    if fault := address_fault(address):
+        raise ScenarioError(fault)
+    return address
 
 
 def _only(parent: etree._Element, tag: str, findings: list[Finding]) -> etree._Element | None:
@@ -180,6 +208,11 @@ def _at_most_one(
     all_of_them = parent.findall(path)
     findings.extend(_too_many(all_of_them[1:]))
     return all_of_them[0] if all_of_them else None
+
+
+def _first(element: etree._Element, path: str) -> etree._Element:
+    inside = element.find(path)
+    return element if inside is None else inside
 
 
 def _too_many(elements: list[etree._Element]) -> Iterator[Finding]:

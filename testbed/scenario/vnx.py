@@ -22,6 +22,7 @@ from testbed.scenario.document import MAX_BYTES, Finding, errors, load, ordered,
 from testbed.scenario.model import Node, Scenario, Shape
 from testbed.scenario.reader import examine
 
+MAX_LISTED = 100  # errors in one message
 _SEAL = re.compile(rb"<!-- written by testbed; sha256 of all above: ([0-9a-f]{64}) -->\n")
 
 
@@ -110,7 +111,10 @@ def read_bytes(path: Path) -> bytes:
 
 
 def _listing(findings: list[Finding], source: str) -> str:
-    lines = [finding.describe(source) for finding in ordered(errors(findings))]
+    faults = ordered(errors(findings))
+    lines = [fault.describe(source) for fault in faults[:MAX_LISTED]]
+    if len(faults) > MAX_LISTED:
+        lines.append(f"{source}: and {len(faults) - MAX_LISTED} more")
     return "\n".join(lines) or f"{source}: cannot be used"
 
 

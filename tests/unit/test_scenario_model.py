@@ -94,7 +94,10 @@ def test_a_net_name_that_cannot_be_a_bridge_is_refused(name: str) -> None:
             {"nodes": (node(1), node(2, address=IPv4Interface("10.11.0.2/24")))},
             "not in 10.10.0.0/24",
         ),
-        ({"lan": Lan(host_address=IPv4Interface("10.10.0.1/24"))}, "also that of the host"),
+        (
+            {"lan": Lan(host_address=IPv4Interface("10.10.0.1/24"))},
+            "also that of n1",
+        ),
         ({"lan": Lan(host_address=IPv4Interface("10.9.0.9/24"))}, "host's address"),
         ({"lan": Lan(name="n1-e1")}, "named as the net"),
         ({"management": IPv4Network("10.250.0.0/28")}, "need 24 addresses"),

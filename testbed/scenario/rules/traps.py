@@ -16,6 +16,7 @@ from testbed.errors import ScenarioError, UnitError
 from testbed.scenario.document import Document, Finding, found, interface, text_of, vm_name
 from testbed.scenario.model import MAX_NODES, address_fault, default_burst_bytes
 from testbed.scenario.rules import Rule
+from testbed.scenario.rules.refused import MAX_NAME
 
 MAX_DEVICE_NAME = 15  # IFNAMSIZ - 1, linux/if.h
 MAX_AUTOMAC = 255  # VNX writes the vm's number into one byte of its MAC addresses
@@ -56,7 +57,7 @@ def _bandwidth_fault(given: str) -> tuple[str, str] | None:
         if not units.parse_delay(rest[1]):
             return f"{what}expected a latency of more than 0", fix
     except UnitError as error:
-        return f"{what}{error}", 'for example bw="10mbit,15kb,50ms"'
+        return f"{what}{error}", ""
     return None
 
 
@@ -152,7 +153,8 @@ def device_names(document: Document) -> Iterator[Finding]:
     """The host end ``<vm>-e<id>`` of a link fits into a device name."""
     for element in document.root.iter("if"):
         device = f"{vm_name(element)}-e{element.get('id', '')}"
-        if len(device) > MAX_DEVICE_NAME:
+        # A vm name that is itself too long is refused.names' matter.
+        if len(device) > MAX_DEVICE_NAME and len(vm_name(element)) <= MAX_NAME:
             message = f"device {device[:40]} has {len(device)} characters, Linux takes 15"
             yield found(element, "error", "device-name", message, "a shorter vm name or an id < 10")
 
