@@ -86,9 +86,7 @@ def fetch(name: str, cache_dir: Path, *, log: Log | None = None) -> DataSet:
         contents = SOURCES[name](log or _to_stderr)
         _store(name, contents, folder)
     pub.verify(folder, name, mend=f"delete the folder and run `testbed data fetch {name}`")
-    return DataSet(
-        name=name, files={file: item.sha256 for file, item in expected.items()}, folder=folder
-    )
+    return DataSet(name=name, files=dict(expected), folder=folder)
 
 
 def _store(name: str, contents: dict[str, bytes], folder: Path) -> None:
