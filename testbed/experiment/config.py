@@ -20,7 +20,7 @@ from testbed.errors import UnitError
 from testbed.experiment.marked_yaml import Fault, Marked, Where, parse, read_bounded, refuse
 from testbed.experiment.points import AXES, Point, budget_faults, combination_faults, points
 from testbed.experiment.trial import Backend, Mode, Trial, default_cpu_cores
-from testbed.scenario.model import MAX_NODES, Shape, Switch
+from testbed.scenario.model import DEFAULT_MEMORY_BYTES, MAX_NODES, Shape, Switch
 
 FORMAT = 1
 SALVAGES = 4  # a wrong item out, then its empty list, then its empty entry; what is left is right
@@ -121,7 +121,7 @@ class Sweep(_Part):
     mode: Mode = "isolated"
     switch: Switch = "openvswitch"
     cpu: Annotated[float, _in_units(units.parse_cpu)] | None = None
-    memory: Annotated[int, _in_units(units.parse_memory)] = 2 * 1024**3
+    memory: Annotated[int, _in_units(units.parse_memory)] = DEFAULT_MEMORY_BYTES
     workload: WorkloadName = "fashion-mnist"
     model: ModelName = "lenet5"
     strategy: StrategyName = "multi-worker-mirrored"
@@ -247,7 +247,7 @@ def parse_sweep(content: bytes, *, source: str, host_cores: int | None = None) -
                 faults += _faults(error, marked)
             places: list[Where] = [tuple(item["loc"]) for item in error.errors()]
             broken |= {str(where[0]) for where in places}
-            value = _without(value, places)
+            value = {"format": FORMAT, "name": "x"} | _without(value, places)
     if sweep is None:
         raise refuse(source, faults)
     sweep._marked, sweep._content = marked, content
@@ -316,6 +316,10 @@ def _faults(error: ValidationError, marked: Marked) -> Iterator[Fault]:
     """Yield each of pydantic's findings with its line, in our words."""
     for item in error.errors(include_url=False):
         where: Where = tuple(item["loc"])
+        if item["type"] == "too_short" and item["input"]:
+            continue  # not empty: its items are wrong, and are told one by one
+        if where in marked.unread:
+            continue  # told by the reader
         yield Fault(marked.line(where), _message(where, item))
 
 

@@ -31,6 +31,7 @@ class Marked:
     value: dict[str, Any]
     lines: dict[Where, int] = field(default_factory=dict)
     faults: tuple[Fault, ...] = ()
+    unread: frozenset[Where] = frozenset()  # values that are None here because of such a fault
     first_line: int = 1  # of the first key
     indent: int = 0  # of the first key
 
@@ -99,6 +100,7 @@ def parse(content: bytes, *, source: str) -> Marked:
         value=value,
         lines=reader.lines,
         faults=tuple(reader.faults),
+        unread=frozenset(reader.unread),
         first_line=root.start_mark.line + 1,
         indent=root.start_mark.column,
     )
@@ -110,6 +112,7 @@ class _Reader:
     def __init__(self) -> None:
         self.lines: dict[Where, int] = {}
         self.faults: list[Fault] = []
+        self.unread: set[Where] = set()
         self._seen: set[int] = set()
         self._scalars = yaml.constructor.SafeConstructor()
 
@@ -132,18 +135,22 @@ class _Reader:
         return found
 
     def _value(self, node: yaml.Node, where: Where) -> Any:
-        line = node.start_mark.line + 1
-        self.lines.setdefault(where, line)
+        self.lines.setdefault(where, node.start_mark.line + 1)
         if id(node) in self._seen:  # an alias is the anchored node itself, cycles included
-            self.faults.append(Fault(line, "anchors and aliases (&, *) are not used here"))
-            return None
+            return self._unread(node, where, "anchors and aliases (&, *) are not used here")
         self._seen.add(id(node))
-        if isinstance(node, yaml.MappingNode):
-            return self.mapping(node, where)
-        if isinstance(node, yaml.SequenceNode):
-            return [self._value(item, (*where, index)) for index, item in enumerate(node.value)]
-        try:
-            return self._scalars.construct_object(node)
-        except (yaml.YAMLError, ValueError, OverflowError):
-            self.faults.append(Fault(line, f"{node.value!r} cannot be read as {node.tag}"))
-            return None
+        match node:
+            case yaml.MappingNode(tag="tag:yaml.org,2002:map"):
+                return self.mapping(node, where)
+            case yaml.SequenceNode(tag="tag:yaml.org,2002:seq"):
+                return [self._value(item, (*where, index)) for index, item in enumerate(node.value)]
+            case yaml.ScalarNode():
+                try:
+                    return self._scalars.construct_object(node)
+                except (yaml.YAMLError, ValueError, OverflowError):
+                    return self._unread(node, where, f"{node.value!r:.60} is no {node.tag}")
+        return self._unread(node, where, f"{node.tag} is not used here")
+
+    def _unread(self, node: yaml.Node, where: Where, message: str) -> None:
+        self.faults.append(Fault(node.start_mark.line + 1, message))
+        self.unread.add(where)

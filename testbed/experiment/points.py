@@ -196,7 +196,7 @@ def budget_faults(sweep: Sweep, host_cores: int) -> Iterator[Fault]:
         if default_cpu_cores(host_cores, nodes):
             return
         cpu_cores = 0.01  # the smallest budget that we give
-    if why := budget_fault(host_cores, nodes, cpu_cores):
+    if why := budget_fault(host_cores, [cpu_cores] * nodes):
         yield Fault(sweep.marked.line(_place_of(sweep, nodes)), why)
 
 

@@ -133,7 +133,7 @@ def remaining(folder: Path, trials: Iterable[Trial]) -> tuple[Trial, ...]:
     attempts: dict[str, int] = {}
     have_result: set[str] = set()
     for record in records(folder):
-        attempts[record["trial_id"]] = attempts.get(record["trial_id"], 0) + 1
+        attempts[record["trial_id"]] = max(record["attempt"], attempts.get(record["trial_id"], 0))
         if record["status"] in RESULTS:
             have_result.add(record["trial_id"])
     return tuple(
@@ -266,7 +266,7 @@ def _changed_settings(before: Sweep, sweep: Sweep, host_cores: int) -> Iterator[
         hint = ""
         if key == "cpu" and sweep.cpu is None and before.cpu is not None:
             most = max(point.nodes for point in points(sweep) if point.mode == "isolated")
-            too_much = budget_fault(host_cores, most, before.cpu)
+            too_much = budget_fault(host_cores, [before.cpu] * most)
             hint = f" (80 % of {host_cores} cores, shared by {most} nodes): " + (
                 f"{most} nodes at {old[key]} are too many for this host; a sweep that has them "
                 f"from the start sets `cpu: {new[key]}` explicitly"

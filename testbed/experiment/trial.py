@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 from testbed.errors import ConfigError
 from testbed.scenario import generate
-from testbed.scenario.model import MAX_NODES, Scenario, Shape, Switch
+from testbed.scenario.model import DEFAULT_MEMORY_BYTES, MAX_NODES, Scenario, Shape, Switch
 from testbed.scenario.vnx import render
 from testbed.workload.job import SCRIPT, Job
 
@@ -33,17 +33,17 @@ def default_cpu_cores(host_cores: int, largest_nodes: int) -> float:
     return min(100, host_cores * BUDGET_PERCENT // largest_nodes) / 100
 
 
-def budget_fault(host_cores: int, nodes: int, cpu_cores: float) -> str | None:
-    """Return why these budgets cannot be kept on this host, or None if they can."""
-    if nodes * cpu_cores * 100 <= host_cores * BUDGET_PERCENT + 1e-6:
+def budget_fault(host_cores: int, budgets: Sequence[float]) -> str | None:
+    """Return why the nodes' CPU budgets cannot be kept on this host, or None if they can."""
+    total, limit = sum(budgets), host_cores * BUDGET_PERCENT / 100
+    if total <= limit + 1e-6:  # sums of hundredths are not exact
         return None
-    most = default_cpu_cores(host_cores, nodes)
+    nodes, most = len(budgets), default_cpu_cores(host_cores, len(budgets))
+    each = f" x {budgets[0]:g} cores" if len(set(budgets)) == 1 else ""
     way_out = f"give each at most {most:g}, or use" if most else "use"
     return (
-        f"{nodes} nodes x {cpu_cores:g} cores are {nodes * cpu_cores:g} cores, but "
-        f"{BUDGET_PERCENT} % of this host's {host_cores} are "
-        f"{host_cores * BUDGET_PERCENT / 100:g}: {way_out} fewer nodes, or mode shared "
-        "(overhead trends only)"
+        f"{nodes} nodes{each} are {total:g} cores, but {BUDGET_PERCENT} % of this host's "
+        f"{host_cores} are {limit:g}: {way_out} fewer nodes, or mode shared (overhead trends only)"
     )
 
 
@@ -73,7 +73,7 @@ class Trial:
     nodes: int
     shape: Shape = OPEN_LINK
     switch: Switch = "openvswitch"
-    memory_bytes: int = 2 * 1024**3
+    memory_bytes: int = DEFAULT_MEMORY_BYTES
     cpu_cores: float | None = None
     mode: Mode = "isolated"
     backend: Backend = "lxc"
@@ -168,17 +168,30 @@ class Trial:
         """The first 12 hex digits of the SHA-256 of the canonical JSON of the description."""
         return hashlib.sha256(canonical_json(self.description()).encode()).hexdigest()[:12]
 
+    @property
+    def budgets(self) -> tuple[float, ...]:
+        """Every node's CPU budget in cores, in the order of the nodes; () in mode shared."""
+        if self.cpu_cores is None:
+            return ()
+        if self.own_scenario is None:
+            return (self.cpu_cores,) * self.nodes
+        return tuple(node.cpu_cores or self.cpu_cores for node in self.own_scenario.nodes)
+
     def scenario(self) -> Scenario:
-        """Return the cluster: the user's own one, or a star of equal nodes."""
+        """Return the cluster: the user's own one, or a star of equal nodes.
+
+        One of mode shared is named so: a folder may hold those of both modes.
+        """
         if self.own_scenario is not None:
             return self.own_scenario
-        return generate.star(
+        star = generate.star(
             self.nodes,
             self.shape,
             memory_bytes=self.memory_bytes,
             cpu_cores=self.cpu_cores,
             switch=self.switch,
         )
+        return star if self.mode == "isolated" else replace(star, name=f"{star.name}-shared")
 
     def job(self, *, data_dir: str = "", script: str = "") -> Job:
         """Return what the nodes are told; ``data_dir`` and ``script`` are paths on the nodes."""
@@ -215,6 +228,54 @@ class Trial:
                 "steps": self.steps,
             }
         return keys
+
+
+def trial_of(
+    scenario: Scenario, *, host_cores: int, mode: Mode = "isolated", **settings: Any
+) -> Trial:
+    """Return the trial of a cluster read from a file; ``settings`` are other fields of Trial.
+
+    Budgets that the file leaves out follow the rule of METHOD.md. A cluster like those of
+    sweeps gives the same trial, with the same id, as there.
+
+    Raises:
+        ConfigError: the budgets are beyond 80 % of the host's cores, or a setting is impossible.
+    """
+    first = scenario.nodes[0]
+    cpu_cores = None
+    if mode == "isolated":
+        cpu_cores = first.cpu_cores or default_cpu_cores(host_cores, len(scenario.nodes)) or 0.01
+    trial = Trial(
+        nodes=len(scenario.nodes),
+        shape=min((node.shape for node in scenario.nodes), key=_speed),
+        switch=scenario.lan.switch,
+        memory_bytes=first.memory_bytes,
+        cpu_cores=cpu_cores,
+        mode=mode,
+        **settings,
+    )
+    if _comparable(scenario, trial) != _comparable(trial.scenario(), trial):
+        trial = replace(trial, own_scenario=scenario)
+    if trial.budgets and (why := budget_fault(host_cores, trial.budgets)):
+        raise ConfigError(f"{scenario.name}: {why}")
+    return trial
+
+
+def _speed(shape: Shape) -> float:
+    return float("inf") if shape.rate_bps is None else shape.rate_bps
+
+
+def _comparable(scenario: Scenario, trial: Trial) -> Scenario:
+    """Return the scenario without what is no part of a trial: its name, a lonely node's link."""
+    nodes = tuple(
+        replace(
+            node,
+            shape=node.shape if trial.nodes > 1 else OPEN_LINK,
+            cpu_cores=trial.cpu_cores and (node.cpu_cores or trial.cpu_cores),
+        )
+        for node in scenario.nodes
+    )
+    return replace(scenario, name="", nodes=nodes)
 
 
 def batch_fault(nodes: int, global_batch_size: int) -> str:
