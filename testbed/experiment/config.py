@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationError
 
 from testbed import units
-from testbed.errors import UnitError
+from testbed.errors import InputError, UnitError
 from testbed.experiment.marked_yaml import Fault, Marked, Where, parse, read_bounded, refuse
 from testbed.experiment.points import AXES, Point, budget_faults, combination_faults, points
 from testbed.experiment.trial import Backend, Mode, Trial, default_cpu_cores
@@ -40,10 +40,21 @@ def _in_units(read: Callable[[str], Any]) -> BeforeValidator:
             raise ValueError(f"{given!r}: expected a quantity")
         try:
             return read(str(given))
-        except UnitError as error:
+        except InputError as error:
             raise ValueError(str(error)) from error
 
     return BeforeValidator(validate)
+
+
+def _rate(text: str) -> int | None:
+    return Shape(rate_bps=units.parse_rate(text)).rate_bps  # which has the limits
+
+
+def _cpu(text: str) -> float:
+    cpu_cores = units.parse_cpu(text)
+    if cpu_cores < 0.01 or abs(round(cpu_cores, 2) - cpu_cores) > 1e-9:
+        raise UnitError(f"cpu {text!r}: expected whole percents of a core, such as 0.4 or 40%")
+    return round(cpu_cores, 2)
 
 
 def _number(given: object) -> object:
@@ -68,7 +79,7 @@ def _name(given: object) -> object:
 
 
 Nodes = Annotated[int, Field(strict=True, ge=1, le=MAX_NODES)]
-Rate = Annotated[int | None, _in_units(units.parse_rate)]
+Rate = Annotated[int | None, _in_units(_rate)]
 Delay = Annotated[int, _in_units(units.parse_delay)]
 Loss = Annotated[float, _in_units(units.parse_loss)]
 BatchSize = Annotated[int, Field(strict=True, ge=1, le=TRAINING_SAMPLES)]
@@ -120,7 +131,7 @@ class Sweep(_Part):
     backend: Backend = "lxc"
     mode: Mode = "isolated"
     switch: Switch = "openvswitch"
-    cpu: Annotated[float, _in_units(units.parse_cpu)] | None = None
+    cpu: Annotated[float, _in_units(_cpu)] | None = None
     memory: Annotated[int, _in_units(units.parse_memory)] = DEFAULT_MEMORY_BYTES
     workload: WorkloadName = "fashion-mnist"
     model: ModelName = "lenet5"

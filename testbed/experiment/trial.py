@@ -12,7 +12,15 @@ from typing import Any, Literal
 
 from testbed.errors import ConfigError
 from testbed.scenario import generate
-from testbed.scenario.model import DEFAULT_MEMORY_BYTES, MAX_NODES, Scenario, Shape, Switch
+from testbed.scenario.model import (
+    DEFAULT_MEMORY_BYTES,
+    DEFAULT_QUEUE_US,
+    MAX_NODES,
+    Scenario,
+    Shape,
+    Switch,
+    default_burst_bytes,
+)
 from testbed.scenario.vnx import render
 from testbed.workload.job import SCRIPT, Job
 
@@ -129,14 +137,9 @@ class Trial:
             "repeat": self.repeat,
             "seed": self.seed,
         }
-        for name, value, neutral in (
-            ("rate_bps", self.shape.rate_bps, None),
-            ("delay_us", self.shape.delay_us, 0),
-            ("loss", self.shape.loss, 0.0),
-            ("cpu_cores", self.cpu_cores, None),
-        ):
-            if value != neutral:
-                described[name] = value
+        described |= _imposed(self.shape)
+        if self.cpu_cores is not None:
+            described["cpu_cores"] = self.cpu_cores
         if self.script is not None:
             described["script"] = {
                 "file": self.script.file,
@@ -230,6 +233,19 @@ class Trial:
         return keys
 
 
+def _imposed(shape: Shape) -> dict[str, Any]:
+    """Return what a shape imposes, without what follows from the rest of it."""
+    burst_bytes = None if shape.rate_bps is None else default_burst_bytes(shape.rate_bps)
+    named = (
+        ("rate_bps", shape.rate_bps, None),
+        ("delay_us", shape.delay_us, 0),
+        ("loss", shape.loss, 0.0),
+        ("burst_bytes", shape.burst_bytes, burst_bytes),
+        ("queue_us", shape.queue_us, DEFAULT_QUEUE_US),
+    )
+    return {name: value for name, value, neutral in named if value != neutral}
+
+
 def trial_of(
     scenario: Scenario, *, host_cores: int, mode: Mode = "isolated", **settings: Any
 ) -> Trial:
@@ -275,7 +291,7 @@ def _comparable(scenario: Scenario, trial: Trial) -> Scenario:
         )
         for node in scenario.nodes
     )
-    return replace(scenario, name="", nodes=nodes)
+    return replace(scenario, name="any", nodes=nodes)
 
 
 def batch_fault(nodes: int, global_batch_size: int) -> str:
