@@ -50,6 +50,18 @@ def test_a_link_at_the_target_is_replaced_and_not_followed(tmp_path: Path) -> No
     assert not link.is_symlink()
 
 
+def test_a_link_that_waits_beside_the_target_is_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    precious = tmp_path / "precious"
+    precious.write_bytes(b"keep")
+    monkeypatch.setattr(files.secrets, "token_hex", lambda length: "guessed")
+    (tmp_path / ".a.xml.guessed.part").symlink_to(precious)
+    with pytest.raises(FileExistsError):
+        files.write_whole(tmp_path / "a.xml", b"new")
+    assert precious.read_bytes() == b"keep"
+
+
 @pytest.mark.parametrize(
     ("uid", "gid", "expected"),
     [

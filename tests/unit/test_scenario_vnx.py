@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tracemalloc
 from ipaddress import IPv4Interface
 from pathlib import Path
 
@@ -139,14 +140,20 @@ def test_all_errors_come_at_once_with_their_lines() -> None:
 
 
 def test_a_file_of_100_mb_is_refused_without_being_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     path = tmp_path / "large.xml"
     with path.open("wb") as file:
         file.write(b"<vnx>")
         file.truncate(100 * 1024**2)  # sparse: takes no room
-    with pytest.raises(ScenarioError, match="larger than 4 MB"):
-        vnx.read(path)
+    tracemalloc.start()
+    try:
+        with pytest.raises(ScenarioError, match="larger than 4 MB"):
+            vnx.read(path)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 3 * MAX_BYTES
     with pytest.raises(ScenarioError, match="larger than 4 MB"):
         vnx.parse(b" " * (MAX_BYTES + 1), source="large.xml")
 
