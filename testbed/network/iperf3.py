@@ -37,10 +37,11 @@ class Peer:
 
 @dataclass(frozen=True, kw_only=True)
 class Flow:
-    """One TCP connection's direction."""
+    """One TCP connection's direction. ``window_bytes`` None: TCP finds its window itself."""
 
     sender: Peer
     receiver: Peer
+    window_bytes: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,12 +61,19 @@ def server_argv(address: str, port: int) -> tuple[str, ...]:
 
 
 def client_argv(
-    address: str, port: int, seconds: float, *, congestion_control: str = "cubic"
+    address: str,
+    port: int,
+    seconds: float,
+    *,
+    window_bytes: int | None = None,
+    congestion_control: str = "cubic",
 ) -> tuple[str, ...]:
     """Return the command that sends to a server for some seconds (iperf3 takes whole ones)."""
+    window = () if window_bytes is None else ("-w", str(window_bytes))
     return (
         *("iperf3", "-c", address, "-p", str(port), "-J", "-t", str(max(1, round(seconds)))),
         *("-C", congestion_control, "--connect-timeout", str(round(CONNECT_TIMEOUT_S * 1000))),
+        *window,
     )
 
 
@@ -155,7 +163,13 @@ def _not_listening(host: Host, port: int, server: Future[Completed | None]) -> s
 
 
 def _send(flow: Flow, port: int, seconds: float, congestion_control: str) -> Transfer:
-    argv = client_argv(flow.receiver.address, port, seconds, congestion_control=congestion_control)
+    argv = client_argv(
+        flow.receiver.address,
+        port,
+        seconds,
+        window_bytes=flow.window_bytes,
+        congestion_control=congestion_control,
+    )
     try:
         done = flow.sender.host.run(
             argv, timeout_s=CONNECT_TIMEOUT_S + seconds + MARGIN_S, check=False

@@ -34,10 +34,12 @@ from testbed.network.verdict import (
     qdisc_reasons,
 )
 from testbed.network.verdict import merge as merge
-from testbed.scenario.model import Shape
+from testbed.scenario.model import KIB, Shape
 
 MAX_BURST_SHARE = 0.02  # of a measurement's bytes may have been saved up in the bucket
 MIN_SECONDS, MAX_SECONDS = 1.0, 20.0
+MAX_WINDOW_RATE_BPS = 1_000_000_000
+MAX_WINDOW_BYTES = 200_000  # within Linux's default limit of 212992 for a socket's buffer
 LONGER = 3  # times as long is an outlier measured the second time
 
 # Largest rate, test: lowest and highest deviation from the expected goodput.
@@ -111,6 +113,24 @@ def measurement_s(shape: Shape) -> float:
     return float(min(MAX_SECONDS, max(MIN_SECONDS, round(burst_s / MAX_BURST_SHARE))))
 
 
+def window_bytes(shape: Shape) -> int | None:
+    """Return the TCP window that fills a link but not its queue: 8 ms of it, at least 16 KiB.
+
+    A window that TCP finds itself overflows the queue within a second, and while the lost packet
+    is sent again the receiver reads nothing (10 mbit over 1 s: -14 % in every second run). In the
+    ring, flows with unequal windows starve each other's ACKs (-30 %). Both measured,
+    docs/network.md. None over a delay, which needs its own window, and above 1 gbit.
+    """
+    if shape.rate_bps is None or shape.burst_bytes is None:
+        return None
+    if shape.delay_us or shape.loss or shape.rate_bps > MAX_WINDOW_RATE_BPS:
+        return None
+    queue_bytes = shape.rate_bps * shape.queue_us // 8_000_000
+    half_of_what_waits = (queue_bytes + shape.burst_bytes) // 2
+    of_8_ms = max(16 * KIB, shape.rate_bps // 1000)
+    return min(half_of_what_waits, of_8_ms, MAX_WINDOW_BYTES)
+
+
 def tolerance(test: Test, shape: Shape) -> tuple[float, float]:
     """Return the lowest and highest deviation that a clean link of this shape may show."""
     rate_bps = shape.rate_bps or 0
@@ -169,7 +189,14 @@ def _measured(
         shapes = [_path_shape(links[sender], links[receiver]) for sender, receiver in flows]
         seconds = max(map(measurement_s, shapes)) * (1 if attempt == 1 else LONGER)
         transfers = measure(
-            [Flow(sender=links[s].peer, receiver=links[r].peer) for s, r in flows],
+            [
+                Flow(
+                    sender=links[sender].peer,
+                    receiver=links[receiver].peer,
+                    window_bytes=window_bytes(shape),
+                )
+                for (sender, receiver), shape in zip(flows, shapes, strict=True)
+            ],
             seconds,
             port=port,
             congestion_control=congestion_control,
