@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from testbed.errors import BusyError, ConfigError
+from testbed.errors import BusyError, ConfigError, TestbedError
 from testbed.experiment.config import Sweep, parse_sweep
 from testbed.experiment.marked_yaml import read_bounded
 from testbed.experiment.points import AXES, axis_text, points
@@ -62,6 +62,7 @@ def save(folder: Path, record: Mapping[str, Any]) -> Path:
     """Write a record whole, and return its path. What is None is left out: it was not measured.
 
     Raises:
+        TestbedError: it cannot be written (a full disk).
         ValueError: a record without identity, or one that exists already; both are bugs.
     """
     trial_id, attempt = record["trial_id"], record["attempt"]
@@ -72,7 +73,13 @@ def save(folder: Path, record: Mapping[str, Any]) -> Path:
         raise ValueError(f"{path} exists: a record is never overwritten")
     whole = {"format": FORMAT} | {key: value for key, value in record.items() if value is not None}
     text = json.dumps(whole, indent=1, sort_keys=True, allow_nan=False)
-    write_whole(path, f"{text}\n".encode())
+    try:
+        write_whole(path, f"{text}\n".encode())
+    except OSError as error:
+        raise TestbedError(
+            f"{path} cannot be written: {error.strerror or error}; mend that, and the same command "
+            "runs the trial again"
+        ) from error
     return path
 
 
@@ -155,7 +162,10 @@ def open_sweep(folder: Path, sweep: Sweep, *, host_cores: int) -> Iterator[tuple
     """
     trials = sweep.trials(host_cores)
     _refuse_foreign(folder)
-    make_folder(folder)
+    try:
+        make_folder(folder)
+    except OSError as error:
+        raise ConfigError(f"{folder} cannot be made: {error.strerror or error}") from error
     with locked(folder):
         frozen = folder / FROZEN
         if frozen.exists():
@@ -174,9 +184,13 @@ def locked(folder: Path) -> Iterator[None]:
 
     Raises:
         BusyError: another process holds it; names its pid.
+        ConfigError: the folder cannot be written.
     """
     path = folder / LOCK
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror or error}") from error
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -117,6 +117,8 @@ class Trial:
             raise ConfigError(f"steps {self.steps}: expected at least 1")
         if self.nodes == 1:
             object.__setattr__(self, "shape", OPEN_LINK)
+        if self.script is not None:
+            object.__setattr__(self, "workload", SCRIPT)
         if self.cpu_cores is not None:
             object.__setattr__(self, "cpu_cores", float(self.cpu_cores))
         object.__setattr__(self, "learning_rate", float(self.learning_rate))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from sweeps import record_of, sweep_of
 
-from testbed.errors import BusyError, ConfigError
+from testbed.errors import BusyError, ConfigError, TestbedError
 from testbed.experiment import store
 from testbed.experiment.config import load_sweep
 from testbed.experiment.store import open_sweep
@@ -204,6 +204,23 @@ def test_a_second_command_is_told_the_pid_of_the_first(folder):
     ):
         opened(folder, sweep_of())
     assert opened(folder, sweep_of())
+
+
+def test_a_place_that_cannot_be_written_is_told(folder, monkeypatch):
+    folder.parent.joinpath("file").write_text("")
+    with pytest.raises(ConfigError, match="cannot be made: File exists"):
+        opened(folder.parent / "file" / "small", sweep_of())
+    folder.mkdir()
+    (folder / store.LOCK).symlink_to(folder.parent / "file")
+    with pytest.raises(ConfigError, match="cannot be written"):
+        opened(folder, sweep_of())
+
+    def full(path, content):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(store, "write_whole", full)
+    with pytest.raises(TestbedError, match="No space left on device; mend that"):
+        store.save(folder, record_of(sweep_of().trials(2)[0]))
 
 
 HOLD = """

@@ -148,7 +148,7 @@ values = st.recursive(
 
 
 def refused(content: bytes) -> str:
-    """Return what is said against a sweep, or '' if nothing; anything but a ConfigError is a bug."""
+    """Return what is said against a sweep, or ''; anything but a ConfigError is a bug."""
     try:
         parse_sweep(content, source="odd.yaml", host_cores=2).trials(2)
     except ConfigError as error:

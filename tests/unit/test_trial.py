@@ -125,7 +125,8 @@ def test_the_scenario_and_the_job_are_those_described(trial):
 
 def test_a_scripts_trial_depends_on_its_bytes_and_arguments_only(tmp_path):
     script = Script(file="train.py", sha256="ab", args=("--epochs", "3"), folder=tmp_path)
-    trial = Trial(nodes=3, shape=TEN, cpu_cores=0.2, workload="script", script=script)
+    trial = Trial(nodes=3, shape=TEN, cpu_cores=0.2, script=script)
+    assert trial.workload == trial.record_keys()["workload"] == "script"
     assert replace(trial, learning_rate=0.5, model="mlp").trial_id == trial.trial_id
     assert replace(trial, script=replace(script, folder=tmp_path.parent)).trial_id == trial.trial_id
     assert replace(trial, script=replace(script, args=())).trial_id != trial.trial_id
