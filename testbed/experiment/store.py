@@ -162,10 +162,6 @@ def open_sweep(folder: Path, sweep: Sweep, *, host_cores: int) -> Iterator[tuple
     """
     trials = sweep.trials(host_cores)
     _refuse_foreign(folder)
-    try:
-        make_folder(folder)
-    except OSError as error:
-        raise ConfigError(f"{folder} cannot be made: {error.strerror or error}") from error
     with locked(folder):
         frozen = folder / FROZEN
         if frozen.exists():
@@ -180,7 +176,7 @@ def open_sweep(folder: Path, sweep: Sweep, *, host_cores: int) -> Iterator[tuple
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold a results folder; the lock ends with the process, however that ends.
+    """Hold a results folder, made if missing; the lock ends with the process, however it ends.
 
     Raises:
         BusyError: another process holds it; names its pid.
@@ -188,6 +184,7 @@ def locked(folder: Path) -> Iterator[None]:
     """
     path = folder / LOCK
     try:
+        make_folder(folder)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error.strerror or error}") from error

@@ -208,7 +208,7 @@ def test_a_second_command_is_told_the_pid_of_the_first(folder):
 
 def test_a_place_that_cannot_be_written_is_told(folder, monkeypatch):
     folder.parent.joinpath("file").write_text("")
-    with pytest.raises(ConfigError, match="cannot be made: File exists"):
+    with pytest.raises(ConfigError, match="cannot be written: File exists"):
         opened(folder.parent / "file" / "small", sweep_of())
     folder.mkdir()
     (folder / store.LOCK).symlink_to(folder.parent / "file")
@@ -234,7 +234,6 @@ with locked(Path(sys.argv[1])):
 
 
 def test_the_lock_of_a_killed_command_is_free(folder):
-    folder.mkdir()
     root = Path(__file__).parents[2]
     holder = subprocess.Popen(
         (sys.executable, "-c", HOLD, str(folder)), stdout=subprocess.PIPE, cwd=root
