@@ -212,7 +212,7 @@ def _kind(trial: Trial) -> str:
 
 
 # Estimates, for --dry-run and until trials have finished; never a result. Seconds, measured on a
-# virtual machine with 2 cores, TensorFlow 2.21, 2025-11.
+# virtual machine with 2 cores, TensorFlow 2.21, 2026-11.
 PHASES_S = {
     "provision": 0.6,  # and per node:
     "provision_node": 0.1,
