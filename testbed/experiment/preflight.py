@@ -14,7 +14,8 @@ from testbed.experiment.trial import Trial, budget_fault
 from testbed.host.local import LocalHost
 from testbed.network.shape import require_netem
 from testbed.provision.cluster import BACKENDS
-from testbed.provision.switch import kernel_datapath, overload_warning
+from testbed.provision.switch import Datapath, kernel_datapath, overload_warning
+from testbed.scenario.model import Scenario
 
 WORKER_BYTES = 700_000_000  # of one TensorFlow worker in training, measured (docs/workloads.md)
 _NODE_PROGRAMS = ("sshd", "tc", "ip", "iperf3", "nsenter", "ss")
@@ -41,22 +42,47 @@ def check(trials: Iterable[Trial], say: Callable[[str], None]) -> None:
         DataError: a data set is missing or its bytes are wrong.
     """
     wanted = tuple(trials)
-    require_root()
-    missing = sorted(set(_missing_programs(wanted)))
-    if missing:
-        packages = " ".join(sorted({_PACKAGES.get(name, name) for name in missing}))
-        raise MissingCapability(
-            f"programs are missing: {', '.join(missing)}", mend=f"apt-get install {packages}"
-        )
-    if any(trial.shape.delay_us or trial.shape.loss for trial in wanted):
-        require_netem(LocalHost())
+    # Each scenario once: a sweep has few, and many trials of each.
+    clusters = {(trial.scenario(), trial.backend) for trial in wanted}
+    warnings: set[str] = set()
+    for scenario, backend in clusters:
+        check_cluster(scenario, backend, warnings.add)
+    for warning in sorted(warnings):
+        say(warning)
     refused = [*_budgets(wanted), *_memory(wanted)]
     if refused:
         raise InputError("\n".join(refused))
     for workload in sorted({trial.workload for trial in wanted if trial.script is None}):
         data_sha256(workload, say)
-    for warning in sorted(set(_warnings(wanted))):
-        say(f"warning: {warning}")
+
+
+def host_cores() -> int:
+    """Return how many processors this host has."""
+    return psutil.cpu_count() or 1
+
+
+def check_cluster(scenario: Scenario, backend: str, say: Callable[[str], None]) -> None:
+    """Return if this machine can start these nodes; ``say`` gets warnings.
+
+    Raises:
+        InputError: there is no such backend.
+        MissingCapability: no root, a program, or netem is missing.
+    """
+    if backend not in BACKENDS:
+        raise InputError(f"backend {backend!r}: expected {' or '.join(BACKENDS)}")
+    require_root()
+    missing = sorted(set(_missing_programs(backend, scenario.lan.switch)))
+    if missing:
+        packages = " ".join(sorted({_PACKAGES.get(name, name) for name in missing}))
+        raise MissingCapability(
+            f"programs are missing: {', '.join(missing)}", mend=f"apt-get install {packages}"
+        )
+    if any(node.shape.delay_us or node.shape.loss for node in scenario.nodes):
+        require_netem(LocalHost())
+    if scenario.lan.switch == "openvswitch" and len(scenario.nodes) > 1:
+        datapath: Datapath = "kernel" if kernel_datapath() else "userspace"
+        if warning := overload_warning(scenario, datapath):
+            say(f"warning: {warning}")
 
 
 def require_root() -> None:
@@ -72,16 +98,15 @@ def require_root() -> None:
         )
 
 
-def _missing_programs(trials: tuple[Trial, ...]) -> Iterator[str]:
-    for trial in trials:
-        programs = [*_NODE_PROGRAMS, *BACKENDS[trial.backend].PROGRAMS]
-        if trial.switch == "openvswitch":
-            programs.append("ovs-vswitchd")
-        yield from (name for name in programs if shutil.which(name) is None)
+def _missing_programs(backend: str, switch: str) -> Iterator[str]:
+    programs = [*_NODE_PROGRAMS, *BACKENDS[backend].PROGRAMS]
+    if switch == "openvswitch":
+        programs.append("ovs-vswitchd")
+    yield from (name for name in programs if shutil.which(name) is None)
 
 
 def _budgets(trials: tuple[Trial, ...]) -> Iterator[str]:
-    cores = psutil.cpu_count() or 1
+    cores = host_cores()
     found = {budget_fault(cores, trial.budgets) for trial in trials if trial.cpu_cores is not None}
     yield from sorted(fault for fault in found if fault)
 
@@ -101,13 +126,3 @@ def _memory(trials: tuple[Trial, ...]) -> Iterator[str]:
             f"nodes of {least / 1e6:.0f} MB: a TensorFlow worker needs about 0.7 GB; "
             "write MEM=1G or more"
         )
-
-
-def _warnings(trials: tuple[Trial, ...]) -> Iterator[str]:
-    datapath = "kernel" if kernel_datapath() else "userspace"
-    for trial in trials:
-        scenario = trial.scenario()
-        if scenario.lan.switch == "openvswitch" and trial.nodes > 1:
-            found = overload_warning(scenario, "kernel" if datapath == "kernel" else "userspace")
-            if found is not None:
-                yield found

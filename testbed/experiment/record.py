@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from statistics import median
 from typing import Any
 
@@ -184,6 +184,6 @@ def network_of(cluster: Cluster) -> dict[str, Any]:
     return found
 
 
-def now() -> str:
-    """Return the time as ISO 8601, UTC, in seconds."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
+def now() -> float:
+    """Return the time in seconds since 1970, to the millisecond."""
+    return round(time.time(), 3)

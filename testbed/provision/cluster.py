@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -88,6 +89,42 @@ class Cluster:
             host_key=live.plan.host_key.public,
         ) as host:
             yield host
+
+    def node(self, name: str) -> LiveNode:
+        """Return a node by its name.
+
+        Raises:
+            ProvisionError: there is none of this name.
+        """
+        for live in self.nodes:
+            if live.name == name:
+                return live
+        names = ", ".join(live.name for live in self.nodes)
+        raise ProvisionError(f"no node {name!r} in {self.scenario.name}: it has {names}")
+
+    def ssh_command(self, live: LiveNode, command: Sequence[str]) -> tuple[str, ...]:
+        """Return the command that opens a shell on a node, or runs a command there."""
+        known = self.ledger.folder / "known_hosts"
+        write_whole(known, f"{live.address} {live.plan.host_key.public}\n".encode(), mode=0o600)
+        options = (
+            f"UserKnownHostsFile={known}",
+            "StrictHostKeyChecking=yes",
+            "IdentitiesOnly=yes",
+            "PasswordAuthentication=no",
+            "LogLevel=ERROR",
+        )
+        return (
+            *self.lab.host.prefix,
+            "ssh",
+            "-F",
+            "none",
+            "-i",
+            str(self.ledger.folder / "key"),
+            *(word for option in options for word in ("-o", option)),
+            f"root@{live.address}",
+            # As ssh does, one word is a line for the node's shell; several are a program's argv.
+            *(["--", command[0] if len(command) == 1 else shlex.join(command)] if command else []),
+        )
 
     def links(self) -> tuple[Link, ...]:
         """Return every node's link: who measures over it, its shape, and its switch's end."""

@@ -141,7 +141,7 @@ def _files(
     """Return (path below the root, content, mode) of every file of a node's own."""
     node = plan.node
     names = "".join(f"{other.address.ip} {other.name}\n" for other in scenario.nodes)
-    offload = "" if checksum_offload else f"ethtool -K {node.device} tx off\n"
+    offload = "" if checksum_offload else f"ethtool -K {node.device} tx off > /dev/null\n"
     init = _INIT.format(
         log=LOG,
         offload=offload,
