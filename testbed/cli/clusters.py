@@ -60,7 +60,7 @@ def up(
     try:
         cluster.shape()
     except BaseException:
-        leftovers.remove(cluster.ledger)
+        cluster.close()
         raise
     spent_s = time.perf_counter() - began
     say(

@@ -24,7 +24,6 @@ from testbed.host.push import push_to_all
 from testbed.host.ssh import SshHost
 from testbed.network.verdict import Verdict, When, merge
 from testbed.network.verify import verify
-from testbed.provision import leftovers
 from testbed.provision.cgroup import CgroupStats
 from testbed.provision.cluster import Cluster, LiveNode, bring_up
 from testbed.scenario.vnx import render
@@ -84,7 +83,7 @@ def run_trial(trial: Trial, *, attempt: int, logs: Path, say: Say) -> dict[str, 
             status = _on_cluster(trial, cluster, progress, logs, say)
         finally:
             with progress.phase("teardown"):
-                leftovers.remove(cluster.ledger)
+                cluster.close()
     except TestbedError as error:
         status = "failed"
         progress.reasons.append(str(error))

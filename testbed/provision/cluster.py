@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import time
 from collections.abc import Iterator, Sequence
@@ -10,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
+from typing import BinaryIO
 
 from testbed.errors import ProvisionError
 from testbed.files import write_whole
@@ -67,6 +67,13 @@ class Cluster:
     lab: Lab
     nodes: tuple[LiveNode, ...]
     key: KeyPair
+    owner: BinaryIO | None = None  # the locked file that owns the run, while this process does
+
+    def close(self) -> None:
+        """Remove every trace of it; may be called twice."""
+        leftovers.remove(self.ledger)
+        if self.owner is not None:
+            self.owner.close()
 
     @contextmanager
     def sessions(self) -> Iterator[tuple[SshHost, ...]]:
@@ -155,7 +162,7 @@ class Cluster:
 def bring_up(scenario: Scenario, backend: str, *, detached: bool = False) -> Cluster:
     """Return a live cluster whose nodes all answer SSH; its links are not yet shaped.
 
-    It lives as long as this process, or until ``leftovers.remove``; ``detached`` ones stay.
+    It lives until ``close``, or as long as this process; ``detached`` ones stay.
 
     Raises:
         ProvisionError: it did not come up; what was made is gone again.
@@ -169,15 +176,16 @@ def bring_up(scenario: Scenario, backend: str, *, detached: bool = False) -> Clu
         lab = start_lab()
         ledger = replace(ledger, lab=lab.first).save()
         cluster = _start_nodes(scenario, ledger, lab, where)
-        if detached:
-            ledger = replace(cluster.ledger, state="up").save()
-            lab.stay()
-            os.close(owner)
-            cluster = replace(cluster, ledger=ledger)
+        if not detached:
+            return replace(cluster, owner=owner)
+        up = replace(cluster.ledger, state="up").save()
+        lab.stay()
     except BaseException:
         leftovers.remove(ledger)
+        owner.close()
         raise
-    return cluster
+    owner.close()
+    return replace(cluster, ledger=up)
 
 
 @contextmanager
@@ -187,7 +195,7 @@ def provisioned(scenario: Scenario, backend: str) -> Iterator[Cluster]:
     try:
         yield cluster
     finally:
-        leftovers.remove(cluster.ledger)
+        cluster.close()
 
 
 def attached(name: str | None = None) -> Cluster:

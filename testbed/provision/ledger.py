@@ -14,7 +14,7 @@ import secrets
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import BinaryIO, Literal
 
 from testbed.errors import ProvisionError
 from testbed.files import write_whole
@@ -98,22 +98,22 @@ class Ledger:
         lock = self.lock()
         if lock is None:
             return False
-        os.close(lock)
+        lock.close()
         return True
 
-    def lock(self) -> int | None:
-        """Return a descriptor that owns the run until it is closed; None if somebody else does."""
-        descriptor = os.open(self.folder / "owner", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    def lock(self) -> BinaryIO | None:
+        """Return an open file that owns the run until it is closed; None if somebody else does."""
+        file = (self.folder / "owner").open("ab", buffering=0)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            os.close(descriptor)
+            file.close()
             return None
-        return descriptor
+        return file
 
 
-def new_ledger(*, scenario: str, backend: str, detached: bool) -> tuple[Ledger, int]:
-    """Create a run's folder and ledger; return it with the descriptor that owns it.
+def new_ledger(*, scenario: str, backend: str, detached: bool) -> tuple[Ledger, BinaryIO]:
+    """Create a run's folder and ledger; return it with the open file that owns it.
 
     Raises:
         ProvisionError: the state folder cannot be written.
