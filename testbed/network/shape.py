@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
 from testbed.errors import CommandFailed, MissingCapability, ShapingError
 from testbed.host.base import Host
 from testbed.host.capabilities import NETEM_MEND, qdisc_kind_works
+from testbed.host.group import in_parallel
 from testbed.scenario.model import Shape
 
 Argv = tuple[str, ...]
@@ -126,9 +126,7 @@ def apply_shapes(ends: Sequence[tuple[Endpoint, Shape]]) -> None:
     for group in by_host.values():
         if any(shape.delay_us or shape.loss for _, shape in group):
             require_netem(group[0][0].host)
-    if by_host:
-        with ThreadPoolExecutor(max_workers=min(32, len(by_host))) as pool:
-            list(pool.map(_apply_to_one_host, by_host.values()))
+    in_parallel(_apply_to_one_host, list(by_host.values()))
 
 
 def _apply_to_one_host(ends: Sequence[tuple[Endpoint, Shape]]) -> None:
