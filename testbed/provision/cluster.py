@@ -67,6 +67,7 @@ class Cluster:
     lab: Lab
     nodes: tuple[LiveNode, ...]
     key: KeyPair
+    switch_s: float = 0.0  # what starting the switch took, of the whole bring-up
     owner: BinaryIO | None = None  # the locked file that owns the run, while this process does
 
     def close(self) -> None:
@@ -225,7 +226,9 @@ def attached(name: str | None = None) -> Cluster:
 def _start_nodes(scenario: Scenario, ledger: Ledger, lab: Lab, where: Controllers) -> Cluster:
     key = new_key_pair()
     write_whole(ledger.folder / "key", key.private.encode(), mode=0o600)
+    began = time.perf_counter()
     datapath = start_switch(lab, scenario.lan)
+    switch_s = time.perf_counter() - began
     ledger = replace(ledger, datapath=datapath).save()
     plans = [_plan(scenario, ledger, index, new_key_pair()) for index in range(len(scenario.nodes))]
     for plan in plans:
@@ -239,7 +242,7 @@ def _start_nodes(scenario: Scenario, ledger: Ledger, lab: Lab, where: Controller
     BACKENDS[ledger.backend].start(lab, plans, cgroups)
     attach(lab, scenario, plans, datapath)
     wait_for_ssh(lab, plans)
-    return _live(scenario, ledger, lab, plans, key, where)
+    return replace(_live(scenario, ledger, lab, plans, key, where), switch_s=switch_s)
 
 
 def _live(

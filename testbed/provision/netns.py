@@ -16,7 +16,31 @@ from testbed.provision.skeleton import CAPABILITIES, INIT, NodePlan, python_fold
 
 PROGRAMS = ("unshare", "setpriv", "pivot_root")
 
-_DEVICES = (("null", 3), ("zero", 5), ("full", 7), ("random", 8), ("urandom", 9))
+_DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+_MAKE = "X-mount.mkdir"
+# Few processes, because 64 nodes start at once: mounts, addresses and devices in one each.
+_NODE_SCRIPT = """\
+set -eu
+hostname {name}
+ip -batch - <<END
+addr add {management} dev eth0
+addr add {address} dev {device}
+link set lo up
+link set eth0 up
+link set {device} up
+END
+mount --make-rprivate /
+mount --all --fstab {fstab}
+cd {root}
+cp --archive {devices} dev/
+ln -s pts/ptmx dev/ptmx
+ln -s /proc/self/fd dev/fd
+mkdir .host
+pivot_root . .host
+umount -l .host
+rmdir .host
+exec setpriv --bounding-set=-all,{capabilities} -- {init}
+"""
 # What LXC's proc:mixed protects.
 _READ_ONLY_PROC = ("proc/sys", "proc/sysrq-trigger", "proc/irq", "proc/bus")
 
@@ -32,6 +56,7 @@ def start(lab: Lab, plans: Sequence[NodePlan], cgroups: Sequence[NodeCgroup]) ->
         lab.host.run(("ip", "-batch", "-"), stdin=links, timeout_s=60)
         for plan, cgroup in zip(plans, cgroups, strict=True):
             cgroup.make(memory_bytes=plan.node.memory_bytes)
+            _fstab_file(plan).write_text(node_fstab(plan))
         starts = "".join(
             f"{start_command(plan, cgroup)} &\n"
             for plan, cgroup in zip(plans, cgroups, strict=True)
@@ -74,48 +99,51 @@ def start_command(plan: NodePlan, cgroup: NodeCgroup) -> str:
     return f"{shlex.join(words)} > {shlex.quote(str(log))} 2>&1 < /dev/null"
 
 
+def node_fstab(plan: NodePlan) -> str:
+    """Return every mount of a node, as fstab(5): one `mount` makes them all."""
+    root = plan.root
+    binds = (Path("/usr"), *python_folders())
+    mounts = [
+        (root, root, "none", "bind"),
+        *((folder, root / folder.relative_to("/"), "none", "bind,ro") for folder in binds),
+        ("proc", root / "proc", "proc", "defaults"),
+        *(
+            (root / path, root / path, "none", "bind,ro")
+            for path in _READ_ONLY_PROC
+            if Path("/", path).exists()
+        ),
+        # What is read there is that of the reader's own network namespace.
+        ("/proc/sys/net", root / "proc/sys/net", "none", "bind"),
+        ("sysfs", root / "sys", "sysfs", "ro"),
+        ("dev", root / "dev", "tmpfs", "mode=755,size=500k"),
+        ("pts", root / "dev/pts", "devpts", f"{_MAKE},newinstance,ptmxmode=0666,mode=620"),
+        ("shm", root / "dev/shm", "tmpfs", f"{_MAKE},mode=1777"),
+    ]
+    return "".join(
+        f"{_escaped(source)} {_escaped(target)} {kind} {options} 0 0\n"
+        for source, target, kind, options in mounts
+    )
+
+
 def node_script(plan: NodePlan) -> str:
     """Return what a node's first process does before it becomes the node's init."""
-    root = shlex.quote(str(plan.root))
     node = plan.node
-    lines = [
-        "set -eu",
-        f"hostname {node.name}",
-        f"ip addr add {plan.management} dev eth0",
-        f"ip addr add {node.address} dev {node.device}",
-        "ip link set lo up",
-        "ip link set eth0 up",
-        f"ip link set {node.device} up",
-        "mount --make-rprivate /",
-        f"mount --bind {root} {root}",
-        f"cd {root}",
-    ]
-    for folder in (Path("/usr"), *python_folders()):
-        source, target = shlex.quote(str(folder)), shlex.quote(str(folder.relative_to("/")))
-        lines.append(f"mount --bind {source} {target}")
-        lines.append(f"mount -o remount,bind,ro {target}")
-    lines += [
-        "mount -t proc proc proc",
-        "mount --bind proc/sys/net run/sshd",
-        *(
-            f"[ ! -e {path} ] || {{ mount --bind {path} {path}; mount -o remount,bind,ro {path}; }}"
-            for path in _READ_ONLY_PROC
-        ),
-        "mount --move run/sshd proc/sys/net",
-        "mount -t sysfs -o ro sysfs sys",
-        "mount -t tmpfs -o mode=755,size=500k tmpfs dev",
-        *(f"mknod -m 666 dev/{name} c 1 {minor}" for name, minor in _DEVICES),
-        "mknod -m 666 dev/tty c 5 0",
-        "mkdir dev/pts dev/shm",
-        "mount -t devpts -o newinstance,ptmxmode=0666,mode=620 devpts dev/pts",
-        "ln -s pts/ptmx dev/ptmx",
-        "ln -s /proc/self/fd dev/fd",
-        "mount -t tmpfs -o mode=1777 tmpfs dev/shm",
-        "mkdir .host",
-        "pivot_root . .host",
-        "umount -l .host",
-        "rmdir .host",
-        f"exec setpriv --bounding-set=-all,{','.join(f'+{name}' for name in CAPABILITIES)} "
-        f"-- {INIT}",
-    ]
-    return "\n".join(lines)
+    return _NODE_SCRIPT.format(
+        name=node.name,
+        management=plan.management,
+        address=node.address,
+        device=node.device,
+        fstab=shlex.quote(str(_fstab_file(plan))),
+        root=shlex.quote(str(plan.root)),
+        devices=shlex.join(f"/dev/{name}" for name in _DEVICES),
+        capabilities=",".join(f"+{name}" for name in CAPABILITIES),
+        init=INIT,
+    )
+
+
+def _fstab_file(plan: NodePlan) -> Path:
+    return plan.root.parent / "fstab"
+
+
+def _escaped(path: object) -> str:
+    return str(path).replace("\\", r"\134").replace(" ", r"\040")
