@@ -195,6 +195,21 @@ def test_a_killed_worker_ends_the_others_soon_and_not_as_a_success(
         assert not (tmp_path / "result-0.json").exists()
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("frozen", [0, 1])
+def test_a_frozen_worker_ends_the_other_by_its_missing_heartbeat(
+    data: DataSet, tmp_path: Path, frozen: int
+) -> None:
+    with workers(lenet(data, steps=1_000_000, evaluate_every=0), 2, tmp_path) as both:
+        for worker in both:
+            worker.wait_for("ready", START_TIMEOUT_S)
+        for worker in both:
+            worker.go()
+        both[0].wait_for("progress", START_TIMEOUT_S)
+        os.kill(both[frozen].process.pid, signal.SIGSTOP)
+        assert both[1 - frozen].end(timeout_s=40) == 1  # 10 s were seen
+
+
 def test_a_tutorial_script_trains_on_two_workers_unchanged(tmp_path: Path) -> None:
     job = Job(
         workload="script", script=str(EXAMPLES / "mwms_tutorial.py"), args=("--steps", "5"), steps=5
