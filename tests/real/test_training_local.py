@@ -24,6 +24,7 @@ from testbed.workload.job import Job
 EXAMPLES = PACKAGE.parent / "examples"
 STEPS = 4
 BATCH = 32
+WARMUP_STEPS = {1: 2, 2: 1, 4: 2}
 
 pytestmark = [
     pytest.mark.training,
@@ -40,11 +41,15 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> DataSet:
 
 @pytest.fixture(scope="module")
 def trained(data: DataSet, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Return the results of N workers; each N runs once."""
+    """Return the results of N workers; each N runs once.
+
+    They warm up differently: equal curves also mean that warming up leaves no trace.
+    """
 
     @cache
     def results(count: int) -> list[dict[str, Any]]:
-        return run(lenet(data), count, tmp_path_factory.mktemp(f"n{count}"))
+        job = lenet(data, warmup_steps=WARMUP_STEPS[count])
+        return run(job, count, tmp_path_factory.mktemp(f"n{count}"))
 
     return results
 
@@ -62,7 +67,9 @@ def lenet(data: DataSet, **changes: Any) -> Job:
 
 
 @pytest.mark.parametrize("count", [2, 4])
-def test_the_loss_curve_does_not_depend_on_the_number_of_workers(trained: Any, count: int) -> None:
+def test_the_loss_curve_depends_neither_on_the_number_of_workers_nor_on_warm_up(
+    trained: Any, count: int
+) -> None:
     [alone] = trained(1)
     for result in trained(count):
         assert result["losses"] == pytest.approx(alone["losses"], rel=1e-4)
@@ -130,7 +137,7 @@ def test_gradients_are_those_of_numpy(data: DataSet, tmp_path: Path) -> None:
     )
     assert reported == pytest.approx(loss, rel=1e-5)
     for start, end, gradient in zip(before, after, gradients, strict=True):
-        assert start - end == pytest.approx(gradient, rel=1e-3, abs=2e-6)
+        np.testing.assert_allclose(start - end, gradient, rtol=1e-3, atol=2e-6)
 
 
 ONE_STEP = """
