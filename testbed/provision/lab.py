@@ -27,6 +27,8 @@ _LIBC = ctypes.CDLL(None, use_errno=True)  # os.setns came with Python 3.12
 # standard input, which the owner holds; told "stay" it lives on without it (`testbed up`).
 # LXC reads /sys/class/net, so /sys must be this namespace's own, with the cgroups bound back.
 # /run is fresh: locks, sockets and pid files of LXC and OVS never meet the host's.
+# The shell waits for a child and not in `read`: it must bury orphans, such as a node that has
+# ended, and SIGCHLD would end dash's `read` and with it the lab.
 _FIRST_PROCESS = """\
 set -eu
 read -r outside rest < /proc/self/stat
@@ -41,10 +43,9 @@ umount -l /run/cgroup
 if [ -e /sys/fs/cgroup/cgroup.controllers ]; then echo 0 > /sys/fs/cgroup/cgroup.procs; fi
 ip link set lo up
 if [ -e /proc/sys/net/ipv6 ]; then echo 1 > /proc/sys/net/ipv6/conf/default/disable_ipv6; fi
-trap '' CHLD
 echo "lab $outside"
-read -r word || exit 0
-if [ "$word" = stay ]; then exec sleep infinity; fi
+word=$(head -n 1)
+if [ "$word" = stay ]; then sleep infinity; fi
 """
 
 
@@ -72,6 +73,7 @@ class Lab:
         if self._owner is not None and self._owner.stdin is not None:
             self._owner.stdin.write("stay\n")
             self._owner.stdin.close()
+            self._owner.stdin = None
 
     def connect(self, address: str, port: int, timeout_s: float) -> socket.socket:
         """Return a TCP connection opened from inside the lab.

@@ -9,7 +9,7 @@ from typing import Literal
 from testbed.errors import HostError, MissingCapability, ProvisionError
 from testbed.host.local import LocalHost
 from testbed.provision.lab import Lab
-from testbed.provision.skeleton import NodePlan
+from testbed.provision.skeleton import NodePlan, node_log
 from testbed.scenario.model import Lan, Scenario
 
 Datapath = Literal["kernel", "userspace", "bridge"]
@@ -100,7 +100,19 @@ def attach(lab: Lab, scenario: Scenario, plans: Sequence[NodePlan], datapath: Da
             lab.host.run(("ovs-vsctl", "--timeout=60", *ports[1:]), timeout_s=70)
         lab.host.run(("ip", "-batch", "-"), stdin="".join(f"{line}\n" for line in lines))
     except HostError as error:
-        raise ProvisionError(f"the links could not be attached: {error}") from error
+        raise ProvisionError(
+            f"the links could not be attached: {error}{_ended(lab, plans)}"
+        ) from error
+
+
+def _ended(lab: Lab, plans: Sequence[NodePlan]) -> str:
+    """Return what the logs say of the nodes that are gone, and their links with them."""
+    found = lab.host.run(("ip", "-o", "link"), check=False).stdout
+    return "".join(
+        f"\n{plan.node.name} has ended; its log ends:\n{node_log(plan.root)}"
+        for plan in plans
+        if f" {plan.management_device}@" not in found
+    )
 
 
 def overload_warning(scenario: Scenario, datapath: Datapath) -> str | None:
