@@ -73,6 +73,7 @@ class Cluster:
     def close(self) -> None:
         """Remove every trace of it; may be called twice."""
         leftovers.remove(self.ledger)
+        self.lab.close()
         if self.owner is not None:
             self.owner.close()
 
@@ -171,6 +172,7 @@ def bring_up(scenario: Scenario, backend: str, *, detached: bool = False) -> Clu
     """
     where = controllers()
     ledger, owner = new_ledger(scenario=scenario.name, backend=backend, detached=detached)
+    lab: Lab | None = None
     try:
         ledger = replace(ledger, cgroups=run_folders(ledger.tag)).save()
         write_whole(ledger.folder / "scenario.xml", vnx.render(scenario), mode=0o600)
@@ -183,6 +185,8 @@ def bring_up(scenario: Scenario, backend: str, *, detached: bool = False) -> Clu
         lab.stay()
     except BaseException:
         leftovers.remove(ledger)
+        if lab is not None:
+            lab.close()
         owner.close()
         raise
     owner.close()
