@@ -9,8 +9,10 @@ from pathlib import Path
 
 from testbed.errors import MissingCapability, ProvisionError
 
-PERIOD_US = 100_000  # the kernel's default; more even than 10 ms (docs/network.md)
-_SMALLEST_QUOTA_US = 1_000  # the kernel refuses less
+DEFAULT_PERIOD_US = 100_000  # the kernel's own
+# The least that the kernel takes, and the finest: a longer period lets a node that waited for the
+# network compute a whole period's quota at full speed (docs/decisions/0004-quota-period.md).
+QUOTA_US = 1_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,13 +81,14 @@ class NodeCgroup:
     def set_cpu_budget(self, cores: float | None) -> None:
         """Limit the node to a share of the processors, or lift the limit."""
         if cores is None:
-            quota_us, period_us = -1, PERIOD_US
+            quota_us, period_us = -1, DEFAULT_PERIOD_US
         else:
             quota_us, period_us = quota(cores)
         if self.controllers.version == 2:
             limit = "max" if quota_us < 0 else str(quota_us)
             self._file("cpu", "cpu.max").write_text(f"{limit} {period_us}")
         else:
+            # Lifted first: the kernel refuses a period that the quota of before would not fit.
             self._file("cpu", "cpu.cfs_quota_us").write_text("-1")
             self._file("cpu", "cpu.cfs_period_us").write_text(str(period_us))
             self._file("cpu", "cpu.cfs_quota_us").write_text(str(quota_us))
@@ -116,13 +119,8 @@ class NodeCgroup:
 
 
 def quota(cores: float) -> tuple[int, int]:
-    """Return (quota, period) in microseconds for a share of the processors.
-
-    Below 1 ms of quota the period is lengthened: the kernel refuses 500 us (docs/network.md).
-    """
-    period_us = PERIOD_US
-    while cores * period_us < _SMALLEST_QUOTA_US:
-        period_us *= 2
+    """Return (quota, period) in microseconds for a share of the processors: the finest there is."""
+    period_us = max(QUOTA_US, round(QUOTA_US / cores))
     return round(cores * period_us), period_us
 
 
