@@ -46,7 +46,7 @@ def test_every_node_answers_ssh_as_itself(cluster: Cluster) -> None:
             assert len(processes) < 10
             for kind in ("pid", "net", "uts", "ipc", "mnt"):
                 theirs = host.run(("readlink", f"/proc/self/ns/{kind}")).stdout.strip()
-                assert theirs != os.readlink(f"/proc/self/ns/{kind}"), kind
+                assert theirs != str(Path(f"/proc/self/ns/{kind}").readlink()), kind
 
 
 def test_nodes_do_not_share_their_files(cluster: Cluster) -> None:
