@@ -20,6 +20,8 @@ from testbed.errors import ProvisionError
 from testbed.files import write_whole
 
 FORMAT = 1
+LEDGER = "ledger.json"
+OWNER = "owner"  # locked by the command that owns the run
 State = Literal["starting", "up"]
 
 
@@ -84,16 +86,20 @@ class Ledger:
     def save(self) -> Ledger:
         """Write it whole and return it."""
         content = {"format": FORMAT} | asdict(self)
-        write_whole(self.folder / "ledger.json", json.dumps(content, indent=1).encode() + b"\n")
+        write_whole(self.folder / LEDGER, json.dumps(content, indent=1).encode() + b"\n")
         return self
 
     def lab_alive(self) -> bool:
         """Whether the lab of this run still stands."""
         return self.boot == boot_id() and self.lab is not None and self.lab.alive()
 
+    def stands(self) -> bool:
+        """Whether this is a cluster that ``testbed up`` left standing."""
+        return self.detached and self.state == "up" and self.lab_alive()
+
     def dead(self) -> bool:
         """Whether nobody owns this run any more, so that it may be removed."""
-        if self.detached and self.state == "up" and self.lab_alive():
+        if self.stands():
             return False
         lock = self.lock()
         if lock is None:
@@ -102,8 +108,15 @@ class Ledger:
         return True
 
     def lock(self) -> BinaryIO | None:
-        """Return an open file that owns the run until it is closed; None if somebody else does."""
-        file = (self.folder / "owner").open("ab", buffering=0)
+        """Return an open file that owns the run until it is closed.
+
+        None if somebody else owns it, or it is gone.
+        """
+        try:
+            # Never made here: it would stand in the way of one who is removing the folder.
+            file = (self.folder / OWNER).open("r+b", buffering=0)
+        except FileNotFoundError:
+            return None
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -127,6 +140,7 @@ def new_ledger(*, scenario: str, backend: str, detached: bool) -> tuple[Ledger, 
     )
     try:
         ledger.folder.mkdir(parents=True, mode=0o700)
+        (ledger.folder / OWNER).touch(mode=0o600)
     except OSError as error:
         raise ProvisionError(
             f"cannot write {state_folder()}: {error.strerror}; nodes need root: try it with sudo"
@@ -138,15 +152,29 @@ def new_ledger(*, scenario: str, backend: str, detached: bool) -> tuple[Ledger, 
 
 
 def ledgers() -> Iterator[Ledger]:
-    """Yield every run that has a ledger, oldest tag first; a foreign format is refused."""
-    for path in sorted((state_folder() / "runs").glob("*/ledger.json")):
-        content = json.loads(path.read_bytes())
-        found = content.pop("format", None)
-        if found != FORMAT:
-            raise ProvisionError(
-                f"{path}: format {found}, expected {FORMAT}: it was written by another version of "
-                "testbed; run `testbed clean` with that version"
-            )
-        lab = content.pop("lab")
-        cgroups = tuple(content.pop("cgroups"))
-        yield replace(Ledger(**content), lab=ProcessId(**lab) if lab else None, cgroups=cgroups)
+    """Yield every run that has a ledger, sorted by tag; a foreign format is refused."""
+    for path in sorted((state_folder() / "runs").glob(f"*/{LEDGER}")):
+        ledger = read_ledger(path.parent)
+        if ledger is not None:
+            yield ledger
+
+
+def read_ledger(folder: Path) -> Ledger | None:
+    """Return the ledger of a run's folder, None if it is gone.
+
+    Raises:
+        ProvisionError: another version of testbed wrote it.
+    """
+    try:
+        content = json.loads((folder / LEDGER).read_bytes())
+    except FileNotFoundError:
+        return None
+    found = content.pop("format", None)
+    if found != FORMAT:
+        raise ProvisionError(
+            f"{folder / LEDGER}: format {found}, expected {FORMAT}: it was written by another "
+            "version of testbed; run `testbed clean` with that version"
+        )
+    lab = content.pop("lab")
+    cgroups = tuple(content.pop("cgroups"))
+    return replace(Ledger(**content), lab=ProcessId(**lab) if lab else None, cgroups=cgroups)
