@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -124,9 +125,9 @@ def run(
     if trial.cpu_cores is not None:
         say(f"every node has {trial.cpu_cores:g} of a core (mode {trial.mode})")
     if dry_run:
-        check([trial], say)
         about = duration_words(estimate_s(trial, host_cores=host_cores()))
         typer.echo(f"{trial.trial_id}  {trial_words(trial)}  about {about}")
+        _say_what_hinders([trial])
         return
     check([trial], say)
     leftovers.clean()
@@ -178,6 +179,7 @@ def sweep(
     trials = order(matrix.trials(cores), matrix.seed)
     if dry_run:
         _list(trials, store.remaining(folder, trials), cores, as_json)
+        _say_what_hinders(trials)
         return
     check(trials, say)
     for ledger in leftovers.clean():
@@ -219,6 +221,18 @@ def _checked(**given: str) -> dict[str, Any]:
     if faults:
         raise InputError("\n       ".join(faults))
     return given
+
+
+def _say_what_hinders(trials: Sequence[Trial]) -> None:
+    """Say why this machine, or this user, could not run these trials right now, if so."""
+    from testbed.cli.screen import say
+    from testbed.errors import TestbedError
+    from testbed.experiment.preflight import check
+
+    try:
+        check(trials, say)
+    except TestbedError as error:
+        say(f"it would not start now: {error}")
 
 
 def _list(trials: tuple[Trial, ...], todo: tuple[Trial, ...], cores: int, as_json: bool) -> None:
