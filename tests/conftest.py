@@ -1,6 +1,6 @@
 """What all tests share: runs of their own, away from the user's, and what a machine may lack.
 
-``@pytest.mark.needs("lxc-start", ...)`` and ``@pytest.mark.root`` skip a test and name what is
+``@pytest.mark.needs("lxc-start", "/some/path", ...)`` and ``@pytest.mark.root`` skip a test and name what is
 missing. With TESTBED_CI set nothing may be missing: whatever would be skipped fails.
 """
 
@@ -19,20 +19,20 @@ from testbed.provision.leftovers import remove
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "needs(*programs): skipped where one is not installed")
+    config.addinivalue_line("markers", "needs(*names): programs or paths; skipped without them")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    missing = [
-        program
-        for marker in item.iter_markers("needs")
-        for program in marker.args
-        if shutil.which(program) is None
-    ]
+    names = [name for marker in item.iter_markers("needs") for name in marker.args]
+    missing = [name for name in names if shutil.which(name) is None and not is_path(name)]
     if item.get_closest_marker("root") and os.geteuid() != 0:
         missing.insert(0, "root")
     if missing:
         pytest.skip(f"needs {', '.join(dict.fromkeys(missing))}")
+
+
+def is_path(name: str) -> bool:
+    return Path(name).is_absolute() and Path(name).exists()
 
 
 @pytest.hookimpl(wrapper=True)
