@@ -260,7 +260,7 @@ def _live(
     nodes = []
     for plan in plans:
         cgroup = NodeCgroup(controllers=where, path=plan.cgroup)
-        inside = namespace_host(plan.node.name, cgroup.first_process())
+        inside = namespace_host(plan.node.name, lab, cgroup.first_process())
         nodes.append(LiveNode(node=plan.node, plan=plan, inside=inside, cgroup=cgroup))
     return Cluster(scenario=scenario, ledger=ledger, lab=lab, nodes=tuple(nodes), key=key)
 

@@ -160,9 +160,15 @@ def end_process(process: ProcessId, *, timeout_s: float) -> None:
         os.close(descriptor)
 
 
-def namespace_host(name: str, pid: int) -> LocalHost:
-    """Return a host whose commands run in the network namespace of a process, and only there."""
-    return LocalHost(name=name, prefix=("nsenter", f"--net=/proc/{pid}/ns/net", "--"))
+def namespace_host(name: str, lab: Lab, pid: int) -> LocalHost:
+    """Return a host whose commands run in a node's network, with the host's own programs.
+
+    They are in the lab's PID namespace too: an iperf3 server must not outlive the lab.
+    """
+    network = f"--net=/proc/{pid}/ns/net"
+    return LocalHost(
+        name=name, prefix=("nsenter", f"--target={lab.first.pid}", "--pid", network, "--")
+    )
 
 
 def lab_of(first: ProcessId, folder: Path) -> Lab:
