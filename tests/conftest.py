@@ -1,6 +1,6 @@
 """What all tests share: runs of their own, away from the user's, and what a machine may lack.
 
-``@pytest.mark.needs("lxc-start", "/some/path", ...)`` and ``@pytest.mark.root`` skip a test and name what is
+``@pytest.mark.needs("lxc-start", "/a/path", ...)`` and ``@pytest.mark.root`` skip and name what is
 missing. With TESTBED_CI set nothing may be missing: whatever would be skipped fails.
 """
 
