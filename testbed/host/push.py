@@ -85,10 +85,12 @@ def _link_script(files: Mapping[PurePosixPath, Blob]) -> str:
     folders = shlex.join(sorted({str(path.parent) for path in files}))
     lines = ["set -eu", f"mkdir -p -- {folders}"]
     for path, blob in files.items():
-        # A hard link made beside and renamed: the path is the old file or the new one.
+        # A hard link made beside and renamed: the path is the old file or the new one. Where it
+        # is that very file already, mv would refuse.
         beside, target = shlex.quote(f"{path}.part"), shlex.quote(str(path))
-        lines.append(f"ln -f -- {STORE}/{blob.sha256} {beside}")
-        lines.append(f"mv -f -- {beside} {target}")
-        # Two links to one file: rename does nothing then, so the spare name goes too.
-        lines.append(f"rm -f -- {beside}")
+        stored = shlex.quote(str(STORE / blob.sha256))
+        lines.append(
+            f"[ {target} -ef {stored} ] || "
+            f"{{ ln -f -- {stored} {beside}; mv -f -- {beside} {target}; }}"
+        )
     return "".join(f"{line}\n" for line in lines)
