@@ -123,7 +123,9 @@ class Workers:
             try:
                 status = self._processes[name].exit_status(timeout_s)
             except CommandTimeout as error:
-                raise WorkerFailed(name, f"{error}{self._tail(name)}") from error
+                raise WorkerFailed(
+                    name, f"its worker did not end in {timeout_s:g} s{self._tail(name)}"
+                ) from error
             if status != 0:
                 raise WorkerFailed(name, f"ended with status {status}{self._tail(name)}")
 
