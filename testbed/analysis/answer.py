@@ -33,6 +33,7 @@ class Answer:
     """What one group of trials says; ``heading`` is what sets it apart from the others, or ""."""
 
     heading: str
+    question: str
     verdict: str
     points: tuple[str, ...]
     cautions: tuple[str, ...]
@@ -74,6 +75,7 @@ def _answer(group: Group, heading: str) -> Answer:
     found = [setup for setup in setups if setup is not None]
     return Answer(
         heading=heading,
+        question="What do more nodes cost?" if group.shares_host else "Which setup is worth it?",
         verdict=_verdict(group, found, one),
         points=tuple(_points(group, found)) if one is not None else (),
         cautions=tuple(caution for caution in _cautions(group) if caution),
@@ -130,12 +132,16 @@ def _first(group: Group, ordered: Sequence[_Setup]) -> str:
 
 def _rivals(ordered: Sequence[_Setup]) -> str:
     best = ordered[0]
-    equal = [setup.name for setup in ordered[1:] if best.cost.below(setup.cost) != "less"]
-    if not equal:
-        return ""
-    if len(equal) > 3:
-        return f"; {len(equal)} other setups cannot be told apart from it"
-    return f"; {words.listed(equal)} cannot be told apart from it"
+    told = ""
+    for compared, kept in (
+        ("no difference shown", "cannot be told apart from it"),
+        ("too few trials", "cannot be ranked against it, with too few trials"),
+    ):
+        equal = [one.name for one in ordered[1:] if best.cost.below(one.cost) == compared]
+        if equal:
+            named = words.listed(equal) if len(equal) < 4 else f"{len(equal)} other setups"
+            told += f"; {named} {kept}"
+    return told
 
 
 def _fastest(group: Group, best: _Setup, ordered: Sequence[_Setup], one: Estimate) -> str:
@@ -236,7 +242,8 @@ def _where(group: Group, setup: _Setup) -> str:
     gained = group.speedup(setup.nodes, setup.rate_bps)
     if setup.compared == "less" and gained is not None:
         return f"{place} (speed-up {words.number(gained.median)})"
-    return f"{place} ({words.number(setup.ratio)} times as long)"
+    for_what = " for the same work" if group.scaling == "weak" else ""
+    return f"{place} ({words.number(setup.ratio)} times as long{for_what})"
 
 
 def _cautions(group: Group) -> Iterable[str]:
@@ -265,11 +272,13 @@ def _cautions(group: Group) -> Iterable[str]:
     if fewest < TRIALS_FOR_A_CLAIM:
         worth = "enough for a look" if fewest >= TRIALS_FOR_A_LOOK else "too few to compare"
         trials = "1 trial" if fewest == 1 else f"{fewest} trials"
+        all_alike = all(found.n == fewest for _, found in named)
+        least = f"{trials} of each setup" if all_alike else f"Some setups have only {trials}"
         yield (
-            f"The fewest of a setup are {trials}: {worth}. A claim takes {TRIALS_FOR_A_CLAIM} "
-            "(more repeats can be added; finished trials are kept)."
+            f"{least}: {worth}. A claim takes {TRIALS_FOR_A_CLAIM}; add repeats, and the finished "
+            "trials are kept."
         )
-    yield words.instability(named)
+    yield words.instability(named).replace("the report lists them", "see the table of setups")
     yield _accuracies(group)
 
 

@@ -19,6 +19,7 @@ from testbed.analysis import reproduce, tables, words
 from testbed.analysis.answer import answers, heading_of
 from testbed.analysis.figures import Figure, draw_all, drawable
 from testbed.analysis.series import Group, Record, is_data, value_at
+from testbed.analysis.stats import interval_in_words
 from testbed.errors import TestbedError
 from testbed.experiment import store
 from testbed.files import write_whole
@@ -77,6 +78,7 @@ def render(sweep_folder: Path, records: Sequence[Record], figures: Sequence[Figu
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
+    environment.filters["together"] = together
     asked = _asked(sweep_folder)
     groups = drawable(records)
     machine = tables.machine(records)
@@ -91,9 +93,11 @@ def render(sweep_folder: Path, records: Sequence[Record], figures: Sequence[Figu
         nothing=_nothing(records),
         drawn=[_shown(figure, sweep_folder) for figure in figures if figure.paths],
         not_drawn=[figure for figure in figures if not figure.paths],
-        setups=[(heading_of(group, groups), tables.setups(group)) for group in groups],
+        setups=[
+            (heading_of(group, groups), _worth(group), tables.setups(group)) for group in groups
+        ],
         columns=columns,
-        attempts=[(attempt, _files(sweep_folder, attempt)) for attempt in attempts],
+        attempts=[(attempt, _logs(sweep_folder, attempt)) for attempt in attempts],
         links=tables.links(records),
         overhead=tables.overhead(records),
         machine=machine,
@@ -135,7 +139,7 @@ def _facts(records: Sequence[Record], asked: Asked) -> list[tuple[str, str, str]
         parts.append(f"{missing} not run yet")
     again = len(records) - len(last)
     if again:
-        parts.append(f"{again} more attempt{'s' if again > 1 else ''}")
+        parts.append(f"{again} repeated attempt{'s' if again > 1 else ''}")
     facts = [("Trials", f"{counted['ok']} of {total} ok", ", ".join(parts))]
     gated = [record for record in records if value_at(record, "verdict.status") in ("pass", "fail")]
     if gated:
@@ -202,6 +206,13 @@ def _shown(figure: Figure, folder: Path) -> dict[str, Any]:
     }
 
 
+def together(text: str) -> str:
+    """Return a text whose numbers keep their units on the same line."""
+    return re.sub(
+        r"(?<=\d) (?=%|ms\b|s\b|min\b|h\b|[kMG]?bit/s|nodes?\b)", "\N{NO-BREAK SPACE}", text
+    )
+
+
 def _width_pt(svg: str) -> float:
     found = re.search(r'viewBox="\S+ \S+ (\S+) \S+"', svg)
     return float(found[1]) if found else 0.0
@@ -232,12 +243,16 @@ def inlined(figure: Figure) -> Markup:
     return Markup(f"{tag}{svg}")  # noqa: S704 - our own drawing; its title is escaped above
 
 
-def _files(folder: Path, attempt: tables.Attempt) -> list[tuple[str, str]]:
-    """Return (name, address) of an attempt's record and, if they were kept, of its logs."""
-    files = [("record", f"trials/{attempt.folder}.json")]
-    if (folder / "logs" / attempt.folder).is_dir():
-        files.append(("logs", f"logs/{attempt.folder}/"))
-    return [(name, quote(path)) for name, path in files]
+def _logs(folder: Path, attempt: tables.Attempt) -> str:
+    """Return the address of an attempt's logs, or "" if they were not kept."""
+    path = f"logs/{attempt.name}"
+    return f"{path}/" if (folder / path).is_dir() else ""
+
+
+def _worth(group: Group) -> str:
+    """Return what the intervals are worth with so many trials."""
+    counts = [found.n for setup in group.setups() if (found := group.time(*setup))]
+    return f"Here {interval_in_words(counts)}."
 
 
 def _held(group: Group) -> list[tuple[str, str]]:

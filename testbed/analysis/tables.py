@@ -86,7 +86,7 @@ class Attempt:
     status_words: str
     cells: tuple[Cell, ...]
     reasons: tuple[str, ...]
-    folder: str  # of its logs and the stem of its record: ID-aN
+    name: str  # ID-aN, of its record and of its logs' folder
 
 
 def estimated(found: Estimate | None, write: Callable[[float], str]) -> Cell:
@@ -95,7 +95,15 @@ def estimated(found: Estimate | None, write: Callable[[float], str]) -> Cell:
         return Cell(NOTHING)
     if found.low is None or found.high is None:
         return Cell(write(found.median), "one trial")
-    return Cell(write(found.median), f"{write(found.low)} to {write(found.high)}")
+    low, high = write(found.low), write(found.high)
+    number, _, unit = low.partition(" ")
+    low = number if unit and high.endswith(f" {unit}") else low  # 6.15 to 6.39 s
+    return Cell(write(found.median), f"{low} to {high}")
+
+
+def step_time(value: float) -> str:
+    """Return a step's time with three digits, in ms below a second: steps are compared closely."""
+    return f"{1000 * value:.3g} ms" if value < 0.9995 else words.seconds(value)
 
 
 def percent(value: float) -> str:
@@ -116,26 +124,28 @@ def shown_rate(nodes: int, rate_bps: int | None) -> str:
 def setups(group: Group) -> Table:
     """Return medians and intervals of every setup, with what they are worth."""
     relative = (
-        (("Relative time", "time over that of one node"),)
+        (("Relative time", "one node is 1"),)
         if group.shares_host
         else (
-            ("Speed-up", "over one node; ratios within each repeat"),
-            ("Efficiency", "speed-up per node"),
+            ("Speed-up", "over one"),
+            ("Efficiency", "per node"),
         )
     )
     columns = (
         ("Nodes", ""),
-        ("Rate", "of every link"),
-        ("Trials", "whose time may be shown"),
-        ("Training time", "median, 95 % interval"),
+        ("Rate", ""),
+        ("Trials", ""),
+        ("Training time", ""),
         *relative,
-        ("Accuracy", "on the test set, at the end"),
-        ("Step", "median, 95 % interval"),
-        ("Bound of a step", "computation + exchange"),
-        ("Step over bound", "1 is the bound"),
-        ("Remark", ""),
+        ("Accuracy", "at the end"),
+        ("Step", ""),
+        ("Bound", "of a step"),
+        ("Step / bound", ""),
+        ("Unstable", ""),
     )
     rows = tuple(_setup(group, nodes, rate_bps) for nodes, rate_bps in group.setups())
+    if not any(row[-1].text for row in rows):
+        columns, rows = columns[:-1], tuple(row[:-1] for row in rows)
     return Table(columns=columns, rows=rows)
 
 
@@ -162,10 +172,10 @@ def _setup(group: Group, nodes: int, rate_bps: int | None) -> tuple[Cell, ...]:
         estimated(time, words.seconds),
         *relative,
         estimated(group.over(accuracy, nodes, rate_bps), "{:.3f}".format),
-        estimated(step, words.seconds),
-        Cell(words.seconds(bound_s) if bound_s else NOTHING),
+        estimated(step, step_time),
+        Cell(step_time(bound_s) if bound_s else NOTHING),
         Cell(f"{over:.2f}" if over else NOTHING),
-        Cell(time.remark if time else ""),
+        Cell(time.remark.removeprefix("unstable: ") if time else ""),
     )
 
 
@@ -222,8 +232,8 @@ def attempts(records: Iterable[Record]) -> tuple[tuple[tuple[str, str], ...], li
         ("Step", "median"),
         ("Accuracy", ""),
         ("Links", ""),
-        ("Trial", "and attempt"),
-        ("Files", ""),
+        ("Record", "trial and attempt"),
+        ("Logs", ""),
     )
     return columns, [_attempt(record, varied) for record in ordered]
 
@@ -253,13 +263,12 @@ def _attempt(record: Record, varied: Sequence[tuple[str, Callable[[Record], Any]
             Cell(str(record.get("repeat", NOTHING))),
             Cell(str(record.get("seed", NOTHING))),
             Cell(words.seconds(time) if time is not None else NOTHING),
-            Cell(words.seconds(step) if step is not None else NOTHING),
+            Cell(step_time(step) if step is not None else NOTHING),
             Cell(f"{accurate:.3f}" if accurate is not None else NOTHING),
             Cell(VERDICT_WORDS.get(verdict, verdict) if verdict else "not measured"),
-            Cell(str(record["trial_id"]), f"attempt {record['attempt']}"),
         ),
         reasons=tuple(str(reason) for reason in record.get("reasons", ())),
-        folder=f"{record['trial_id']}-a{record['attempt']}",
+        name=f"{record['trial_id']}-a{record['attempt']}",
     )
 
 
