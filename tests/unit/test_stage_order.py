@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -122,6 +123,11 @@ def test_what_is_imported_is_declared_or_comes_with_python() -> None:
     }
     found -= set(sys.stdlib_module_names) | {"testbed"}
     assert {(names | bring_along).get(name, name) for name in found} <= declared
+
+
+def test_a_host_key_that_is_not_pinned_is_never_taken() -> None:
+    for module in MODULES:
+        assert not {"AutoAddPolicy", "WarningPolicy"} & set(re.findall(r"\w+", module.read_text()))
 
 
 @pytest.mark.parametrize("idle", ["utils", "util", "helpers", "common", "misc", "manager"])
