@@ -8,6 +8,7 @@ link that was swept.
 from __future__ import annotations
 
 import json
+import re
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from testbed.units import format_rate
 
 Record = dict[str, Any]
 Conditions = dict[str, str]  # what is held equal: a reader's name for it -> its value, in words
+
+HASH = re.compile(r"\b[0-9a-f]{64}\b")  # told apart by its first 12 digits
 
 DATA_VERDICTS = ("pass", "not_applicable", "not_gated")
 
@@ -249,7 +252,8 @@ def _conditions(record: Record, table: Sequence[tuple[str, str]]) -> Conditions:
     for name, path in table:
         value = value_at(record, path)
         if value is not None:
-            found[name] = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+            text = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+            found[name] = HASH.sub(lambda match: match[0][:12], text)
     return found
 
 
@@ -276,14 +280,29 @@ def groups(records: Iterable[Record]) -> list[Group]:
     found = []
     for _, members in sorted(by_work.items()):
         alone = [record for record in members if record["nodes"] == 1]
-        by_link: dict[str, list[Record]] = {}
-        for record in members:
-            if record["nodes"] > 1:
-                key = json.dumps(_conditions(record, LINK), sort_keys=True)
-                by_link.setdefault(key, []).append(record)
-        for link, linked in sorted(by_link.items()) or [("{}", [])]:
-            conditions = {**_work(members[0]), **json.loads(link)}
+        for link, linked in _by_link(members):
+            conditions = {**_work(members[0]), **link}
             found.append(Group(conditions=conditions, records=(*alone, *linked)))
+    return found
+
+
+def _by_link(members: Iterable[Record]) -> list[tuple[Conditions, list[Record]]]:
+    """Return the trials of several nodes by kind of link; what was never shaped goes with any.
+
+    A trial that failed early knows nothing of its links: alone it is no kind of its own.
+    """
+    kinds: dict[str, list[Record]] = {}
+    for record in members:
+        if record["nodes"] > 1:
+            kind = json.dumps(_conditions(record, LINK), sort_keys=True)
+            kinds.setdefault(kind, []).append(record)
+    shown = {kind for kind, own in kinds.items() if any(is_timed(record) for record in own)}
+    shown = shown or set(sorted(kinds)[:1])
+    found = [(json.loads(kind), list(own)) for kind, own in sorted(kinds.items()) if kind in shown]
+    found = found or [({}, [])]
+    for kind, own in sorted(kinds.items()):
+        if kind not in shown:
+            found[0][1].extend(own)
     return found
 
 
@@ -298,6 +317,12 @@ def _identity(record: Record) -> tuple[int, float, int, str, int]:
 
 
 def differences(found: Sequence[Group]) -> list[str]:
-    """Return the names of the conditions in which these groups differ."""
+    """Return the names of conditions that tell these groups apart, no more than it takes."""
     names = dict.fromkeys(name for group in found for name in group.conditions)
-    return [name for name in names if len({group.conditions.get(name) for group in found}) > 1]
+    kept: list[str] = []
+    kinds = 1
+    for name in names:
+        told = {tuple(group.conditions.get(key) for key in (*kept, name)) for group in found}
+        if len(told) > kinds:
+            kept, kinds = [*kept, name], len(told)
+    return kept

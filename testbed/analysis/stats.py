@@ -122,9 +122,10 @@ def interval_in_words(counts: Sequence[int]) -> str:
         return f"{n} trial per point: no interval can be given"
     held = held_by_range(fewest)
     if held is not None:
+        where = "" if fewest == most else f" where n = {fewest}"
         return (
             f"{n} trials per point: with so few the interval is their range, which holds the "
-            f"true median {100 * held:.0f} % of the time, not 95 %"
+            f"true median {100 * held:.0f} % of the time{where}, not 95 %"
         )
     if fewest == 1:
         return f"{n} trials per point: points with one trial have no interval"

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from testbed.analysis.series import Group, rate_label
 from testbed.analysis.stats import Estimate, interval_in_words
+
+
+def together(text: str) -> str:
+    """Return a text whose numbers keep their units on the same line."""
+    return re.sub(
+        r"(?<=\d) (?=%|ms\b|s\b|min\b|h\b|[kMG]?bit/s|nodes?\b)", "\N{NO-BREAK SPACE}", text
+    )
 
 
 def number(value: float) -> str:
@@ -56,17 +64,19 @@ def against_one(group: Group, nodes: int, rate_bps: int | None) -> str:
     ratio = group.relative_time(nodes, rate_bps)
     if one is None or many is None or ratio is None:
         return ""
-    compared = "one"
+    subject, other, verb = count(nodes), "one", "take"
     if group.scaling == "weak":
         step_one, step_many = group.step(1), group.step(nodes, rate_bps)
         if step_one is None or step_many is None:
             return ""
-        one, many, compared = step_one, step_many, "one, for each step of more work"
+        one, many = step_one, step_many
+        subject = f"a step of {count(nodes)}, with {nodes} times the work,"
+        other, verb = "one node's", "takes"
     times = f"({seconds(many.median)} against {seconds(one.median)})"
     verdict = many.below(one)
-    told = f"{count(nodes)} take {number(ratio.median)} times as long as {compared} {times}"
     if verdict == "no difference shown":
-        return f"{count(nodes)} and one do not differ beyond their intervals {times}"
+        return f"{subject} {verb} as long as {other} within the intervals {times}"
+    told = f"{subject} {verb} {number(ratio.median)} times as long as {other} {times}"
     if verdict == "too few trials":
         return f"{told}, from too few trials to call it a difference"
     return told

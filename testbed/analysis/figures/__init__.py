@@ -53,12 +53,12 @@ def draw_all(records: Iterable[Record], folder: Path) -> list[Figure]:
     worth = drawable(records)
     suffixes = _suffixes(worth)
     found = []
-    for group, suffix in zip(worth, suffixes, strict=True):
+    for group, suffix, slug in zip(worth, suffixes, _slugs(suffixes), strict=True):
         for name, title, draw in table:
             if name == ("speedup" if group.shares_host else "relative-time"):
                 continue
             told = f"{title} ({suffix})" if suffix else title
-            file_name = f"{name}-{_slug(suffix)}" if suffix else name
+            file_name = f"{name}-{slug}" if suffix else name
             with drawing.style():
                 drawn = draw(group)
                 if isinstance(drawn, str):
@@ -89,6 +89,10 @@ def _suffixes(worth: Sequence[Group]) -> list[str]:
     ]
 
 
-def _slug(text: str) -> str:
-    """Return a file name's part: what sets a group apart, and short."""
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:80].strip("-")
+def _slugs(suffixes: Sequence[str]) -> list[str]:
+    """Return what sets each group apart as part of a file's name: short, and never twice."""
+    short = [re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:60] for text in suffixes]
+    return [
+        f"{text}-{short[:place].count(text) + 1}" if short.count(text) > 1 else text
+        for place, text in enumerate(short)
+    ]

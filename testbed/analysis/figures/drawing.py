@@ -6,7 +6,6 @@ Colours are those of Okabe and Ito (2008), each with a marker of its own.
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,10 +17,12 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Canvas
+from matplotlib.font_manager import FontProperties
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
-from matplotlib.transforms import Bbox
+from matplotlib.transforms import Bbox, ScaledTranslation
 
+from testbed.analysis import words
 from testbed.analysis.stats import Estimate
 from testbed.files import write_whole
 
@@ -38,9 +39,10 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 MARKERS = ("o", "s", "^", "D", "v", "P")
 LINES = ("-", "--", ":", "-.")
 
+BESIDE_PT = 5.5  # single trials stand this far right of their median, on any axis
+
 CAPTION_PT = 7.0
 _LINE_MM = CAPTION_PT * 1.25 * 25.4 / 72
-_CHARACTER_MM = 1.27  # DejaVu Sans at 7 pt, average width with a reserve
 
 _STYLE: dict[str, Any] = {
     "font.family": "DejaVu Sans",  # ships with matplotlib: the same picture on every machine
@@ -118,7 +120,7 @@ def save(drawn: Drawn, folder: Path, name: str) -> tuple[tuple[Path, ...], bytes
     page = drawn.canvas
     width, height = page.get_size_inches()
     bare = _rendered(page, "svg")
-    lines = textwrap.wrap(drawn.caption, int(width / MM / _CHARACTER_MM))
+    lines = wrapped(page, drawn.caption, width - 2 * MM)
     below = (len(lines) * _LINE_MM + 2.5) * MM
     total = height + below
     page.set_size_inches(width, total)
@@ -142,6 +144,21 @@ def save(drawn: Drawn, folder: Path, name: str) -> tuple[tuple[Path, ...], bytes
     return tuple(paths), bare
 
 
+def wrapped(page: Canvas, text: str, width_in: float) -> list[str]:
+    """Return the text in lines that are no wider than this when set as a caption, in inches."""
+    font = FontProperties(family=mpl.rcParams["font.family"], size=CAPTION_PT)
+    renderer = FigureCanvasAgg(page).get_renderer()  # type: ignore[no-untyped-call]
+    lines: list[str] = []
+    for word in words.together(text).split(" "):
+        longer = f"{lines[-1]} {word}" if lines else word
+        wide, _, _ = renderer.get_text_width_height_descent(longer, font, ismath=False)
+        if lines and wide / page.dpi <= width_in:
+            lines[-1] = longer
+        else:
+            lines.append(word)
+    return lines
+
+
 def _rendered(page: Canvas, kind: str) -> bytes:
     written = BytesIO()
     width, height = page.get_size_inches()
@@ -155,25 +172,11 @@ def _rendered(page: Canvas, kind: str) -> bytes:
     return written.getvalue()
 
 
-def points(
-    axes: Axes, x: float, found: Estimate, colour: str, marker: str, *, offset: float = 0.0
-) -> None:
-    """Draw one estimate: its trials small and pale, its interval as a bar, its median."""
-    axes.plot(
-        [x + offset] * found.n,
-        found.values,
-        linestyle="none",
-        marker=marker,
-        markersize=2.4,
-        markerfacecolor="none",
-        markeredgecolor=colour,
-        markeredgewidth=0.5,
-        alpha=0.8,
-        zorder=3,
-    )
+def points(axes: Axes, x: float, found: Estimate, colour: str, marker: str) -> None:
+    """Draw one estimate: its median with its interval, and right of it each trial, small."""
     if found.low is not None and found.high is not None:
         axes.errorbar(
-            [x + offset],
+            [x],
             [found.median],
             yerr=[[found.median - found.low], [found.high - found.median]],
             color=colour,
@@ -183,18 +186,37 @@ def points(
             linestyle="none",
             zorder=4,
         )
-    axes.plot([x + offset], [found.median], marker=marker, color=colour, zorder=5)
+    axes.plot([x], [found.median], marker=marker, color=colour, zorder=5)
+    page = axes.get_figure(root=True)
+    if found.n > 1 and page is not None:
+        axes.plot(
+            [x] * found.n,
+            found.values,
+            linestyle="none",
+            marker=marker,
+            markersize=2.2,
+            markerfacecolor="white",
+            markeredgecolor=colour,
+            markeredgewidth=0.5,
+            zorder=4.5,
+            transform=axes.transData + ScaledTranslation(BESIDE_PT / 72, 0, page.dpi_scale_trans),
+        )
+
+
+def doubling(nodes: Sequence[int]) -> bool:
+    """Whether numbers of nodes are drawn on a log axis: so many that small ones would crowd."""
+    return max(nodes) > 8
 
 
 def node_axis(axes: Axes, nodes: Sequence[int], *, margin: float = 0.0) -> None:
     """Put a tick at every number of nodes that was measured, and nowhere else."""
-    if max(nodes) > 8:
+    if doubling(nodes):
         axes.set_xscale("log", base=2)
     axes.xaxis.set_major_locator(FixedLocator(list(nodes)))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.set_xlabel("Nodes")
-    if max(nodes) > 8:
+    if doubling(nodes):
         axes.set_xlim(min(nodes) / 1.2, max(nodes) * 1.2)
     else:
         reach = 0.06 * max(max(nodes) - min(nodes), 1) + margin
@@ -213,8 +235,10 @@ def value_axis(axes: Axes, values: Sequence[float], *, log: bool | None = None) 
 
 
 def plain_log_ticks(axes: Axes, which: str, low: float, high: float) -> None:
-    """Label a log axis with plain numbers: 1, 2, 5, 10, or decades where there are many."""
-    steps = (1, 2, 5) if high / low < 200 else (1,)
+    """Label a log axis with plain numbers: 1, 2, 3, 4, 6, 8; 1, 2, 5; or decades; by its range."""
+    steps: tuple[int, ...] = (1, 2, 5) if high / low < 200 else (1,)
+    if high / low < 20:
+        steps = (1, 2, 3, 4, 6, 8)
     decades = range(-9, 13)
     ticks = [step * 10.0**decade for decade in decades for step in steps]
     axis = axes.yaxis if which == "y" else axes.xaxis
@@ -236,17 +260,25 @@ class LineName:
 
 
 def name_lines(axes: Axes, names: Sequence[LineName]) -> None:
-    """Name each line right of its end; in a legend outside where some end earlier than others."""
-    if not names:
-        return
-    if len({name.x for name in names}) == 1:
+    """Name each line right of its end; where some end earlier than others, above, once."""
+    if len({name.x for name in names}) <= 1:
         _name_at_ends(axes, names)
+        return
+    page = axes.get_figure(root=True)
+    if page is None or page.legends:
         return
     handles = [
         Line2D([], [], color=name.colour, marker=name.marker, linestyle=name.line, label=name.text)
         for name in names
     ]
-    axes.figure.legend(handles=handles, loc="outside lower center", ncols=min(3, len(handles)))
+    columns = 3 if page.get_size_inches()[0] < 1.5 * SINGLE_MM * MM else 6
+    page.legend(
+        handles=handles,
+        loc="outside upper center",
+        ncols=min(columns, len(handles)),
+        columnspacing=1.2,
+        handlelength=2.4,
+    )
 
 
 def _name_at_ends(axes: Axes, names: Sequence[LineName]) -> None:

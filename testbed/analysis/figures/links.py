@@ -7,14 +7,16 @@ from collections.abc import Iterable
 from typing import Any
 
 from matplotlib.axes import Axes
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from testbed.analysis import words
 from testbed.analysis.figures import drawing
-from testbed.analysis.series import Group, Record, rate_label
+from testbed.analysis.series import Group, Record, rate_label, value_at
 from testbed.analysis.stats import estimate
 from testbed.bounds import expected_goodput_bps
 
 TESTS = (("pair", "links alone (pairs)", 0), ("ring", "all links at once (ring)", 1))
+CROWD = 100  # measurements of one kind at one rate, from which they are drawn fainter
 Measured = dict[tuple[str, int], list[dict[str, Any]]]  # by test and rate
 
 
@@ -53,7 +55,9 @@ def requested_and_verified(group: Group) -> drawing.Drawn | str:
     left.set_xlim(*span)
     ticks = [*span]
     left.set_ylim(ticks[0] * 0.9, ticks[1])
-    drawing.plain_log_ticks(left, "x", *span)
+    left.xaxis.set_major_locator(FixedLocator([rate / 1e6 for rate in rates]))
+    left.xaxis.set_minor_locator(NullLocator())
+    left.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     drawing.plain_log_ticks(left, "y", *span)
     left.set_xlabel("Requested rate (Mbit/s)")
     left.set_ylabel("Verified goodput (Mbit/s)")
@@ -120,7 +124,8 @@ def _deviations(axes: Axes, found: Measured, rates: list[int]) -> None:
                 markersize=2.6,
                 markerfacecolor="none",
                 markeredgecolor=colour,
-                markeredgewidth=0.5,
+                markeredgewidth=0.5 if len(links) < CROWD else 0.25,
+                alpha=1.0 if len(links) < CROWD else 0.6,
             )
     axes.set_xticks(range(len(rates)), [rate_label(rate) for rate in rates])
     axes.tick_params(axis="x", length=0)
@@ -144,10 +149,27 @@ def _caption(group: Group, found: Measured) -> str:
     over = f" over {group.conditions.get('switch', 'a switch')}" + (
         f" ({datapath})" if datapath and datapath != "bridge" else ""
     )
+    failed = sum(value_at(record, "verdict.status") == "fail" for record in group.records)
+    invalid = {0: "none was", 1: "one was"}.get(failed, f"{failed} were")
     return words.joined(
         f"TCP goodput at the receiver of every link{over}, before and after each trial, against "
         f"what the requested rate allows. {words.capital('; '.join(seen))}.",
-        "Grey bands are the tolerances; a trial with a link outside is invalid and not in any "
-        "figure. In the ring, acknowledgements share each link.",
+        f"Grey bands are the tolerances; a trial with a link outside is invalid and in no figure "
+        f"({invalid}). In the ring, acknowledgements share each link.",
+        _unlimited(group.timed),
         words.setting(group),
     )
+
+
+def _unlimited(records: Iterable[Record]) -> str:
+    """Return what links without a queue were measured at: recorded, and not gated."""
+    found = [
+        link["measured_bps"] / 1e6
+        for record in records
+        if record["nodes"] > 1 and record.get("rate_bps") is None
+        for link in value_at(record, "verdict.links") or ()
+        if "measured_bps" in link
+    ]
+    if not found:
+        return ""
+    return f"Unlimited links (not gated) measured {words.number(estimate(found).median)} Mbit/s."

@@ -25,8 +25,10 @@ def against_nodes(group: Group) -> drawing.Drawn | str:
     left, right = page.subplots(1, 2)
     most = max(nodes for nodes, _ in gained)
     _lines(left, group, gained, start=1.0)
+    # Both axes linear or both logarithmic: the ideal stays a straight line.
     left.plot([1, most], [1, most], color=drawing.GREY, linestyle=(0, (1, 1.5)), linewidth=0.9)
-    drawing.value_axis(left, [*_extent(gained), 1.0, float(most)], log=False)
+    log = drawing.doubling([most])
+    drawing.value_axis(left, [*_extent(gained), 1.0, float(most)], log=log)
     left.set_ylabel("Speed-up over one node")
     _lines(right, group, efficient, start=1.0)
     right.axhline(1, color=drawing.GREY, linestyle=(0, (1, 1.5)), linewidth=0.9)
@@ -142,6 +144,10 @@ def _caption(group: Group, gained: Cells) -> str:
     return words.joined(
         f"{what} relative to {over}, and that per node. {words.capital('; '.join(seen))}.",
         "Below 1, more nodes are slower than one. Ratios are taken within each repeat.",
+        "N nodes do N times the work in a step; the report shows the accuracy they reach with it."
+        if group.scaling == "weak"
+        else "",
         words.trials(list(gained.values())),
+        words.instability([(words.setup_name(*setup), one) for setup, one in gained.items()]),
         words.setting(group),
     )

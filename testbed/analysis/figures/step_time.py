@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
+from typing import Any
 
 from matplotlib.axes import Axes
 
@@ -11,6 +13,9 @@ from testbed.analysis.figures import drawing
 from testbed.analysis.series import Group, rate_label, value_at
 from testbed.analysis.stats import Estimate
 from testbed.bounds import allreduce_lower_bound_s, expected_goodput_bps
+
+PANELS_A_ROW = 4
+VANISHING = 12  # times smaller than the largest: no longer readable beside it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,36 +39,69 @@ def against_bound(group: Group) -> drawing.Drawn | str:
     bars = _bars(group)
     if not bars:
         return "Not drawn: it needs steps of one node, and of several over links of a known rate."
-    page = drawing.canvas(drawing.DOUBLE_MM, 70)
-    axes = page.subplots()
+    share = "one node's step" if group.scaling == "weak" else "one node's step / N"
+    panels = _panels(bars)
+    rows = -(-len(panels) // PANELS_A_ROW)
+    page = drawing.canvas(drawing.DOUBLE_MM, 20 + 50 * rows)
+    columns = -(-len(panels) // rows)
+    found = page.subplots(rows, columns, squeeze=False).flat
+    for axes, panel in itertools.zip_longest(found, panels):
+        if panel is None:
+            axes.set_axis_off()
+        else:
+            _draw(axes, panel, share)
+    label = "Nodes, by rate of the links" if len(panels) == 1 else "Nodes"
+    for place in range(len(panels)):
+        found[place].set_xlabel(label)
+    for row in range(rows):
+        found[row * columns].set_ylabel("Time of a step (s)")
+    handles, labels = found[0].get_legend_handles_labels()
+    page.legend(
+        handles,
+        labels,
+        loc="outside upper center",
+        ncols=3,
+        handlelength=1.6,
+        columnspacing=1.4,
+    )
+    return drawing.Drawn(page, _caption(group, bars, own_scales=len(panels) > 1))
+
+
+def _panels(bars: list[Bar]) -> list[list[Bar]]:
+    """Return the bars that share a scale: all, or those of each rate where some would vanish.
+
+    Stacked parts can only be compared on a linear scale from zero.
+    """
+    tops = [max(bar.bound_s, bar.measured.median) for bar in bars]
+    if max(tops) <= VANISHING * min(tops):
+        return [bars]
+    return [list(own) for _, own in itertools.groupby(bars, key=lambda bar: bar.rate_bps)]
+
+
+def _draw(axes: Axes, bars: list[Bar], share: str) -> None:
     positions = _positions(bars)
     compute = [bar.compute_s for bar in bars]
+    edge: dict[str, Any] = {"width": 0.62, "edgecolor": "#6f6f6f", "linewidth": 0.5}
     axes.bar(
         positions,
         compute,
-        width=0.62,
         color="#bdbdbd",
-        edgecolor="#6f6f6f",
-        linewidth=0.5,
-        label="bound: computation, one node's step / N",
+        label=f"bound: computation, {share}",
+        **edge,
     )
     axes.bar(
         positions,
         [bar.communication_s for bar in bars],
         bottom=compute,
-        width=0.62,
         color="#cfe3f1",
-        edgecolor="#6f6f6f",
-        linewidth=0.5,
         hatch="////",
-        label="bound: exchange, 2(N-1)/N · S/B",
+        label="bound: exchange, 2(N-1)/N \N{MIDDLE DOT} S/B",
+        **edge,
     )
     for position, bar in zip(positions, bars, strict=True):
         drawing.points(axes, position, bar.measured, drawing.COLOURS[1], "o")
     axes.plot([], [], "o", color=drawing.COLOURS[1], label="measured")
     _axes(axes, bars, positions)
-    page.legend(loc="outside upper center", ncols=3, handlelength=1.6, columnspacing=1.4)
-    return drawing.Drawn(page, _caption(group, bars))
 
 
 def _bars(group: Group) -> list[Bar]:
@@ -101,20 +139,11 @@ def _positions(bars: list[Bar]) -> list[float]:
 
 
 def _axes(axes: Axes, bars: list[Bar], positions: list[float]) -> None:
-    tops = [max(bar.bound_s, *bar.measured.values) for bar in bars]
-    bottoms = [min(bar.bound_s, *bar.measured.values) for bar in bars]
-    # Bars need a floor: from zero where they can be compared, else a decade below the smallest.
-    if max(tops) > 12 * min(bottoms):
-        floor = min(min(bar.compute_s for bar in bars), *bottoms) / 2
-        axes.set_yscale("log")
-        axes.set_ylim(floor, max(tops) * 1.4)
-        drawing.plain_log_ticks(axes, "y", floor, max(tops) * 1.4)
-    else:
-        axes.set_ylim(0, max(tops) * 1.08)
-    axes.set_ylabel("Time of a step (s)")
+    top = max(max(bar.bound_s, *bar.measured.values) for bar in bars)
+    axes.set_ylim(0, top * 1.08)
+    axes.set_xlim(min(positions) - 0.6, max(positions) + 0.6)
     axes.set_xticks(positions, [str(bar.nodes) for bar in bars])
     axes.tick_params(axis="x", length=0)
-    axes.set_xlabel("Nodes, by rate of the links")
     for rate_bps in dict.fromkeys(bar.rate_bps for bar in bars):
         own = [at for at, bar in zip(positions, bars, strict=True) if bar.rate_bps == rate_bps]
         axes.annotate(
@@ -129,7 +158,7 @@ def _axes(axes: Axes, bars: list[Bar], positions: list[float]) -> None:
         )
 
 
-def _caption(group: Group, bars: list[Bar]) -> str:
+def _caption(group: Group, bars: list[Bar], *, own_scales: bool) -> str:
     shares = sorted((bar.measured.median / bar.bound_s, bar) for bar in _keyed(bars))
     nearest, farthest = shares[0], shares[-1]
     seen = f"{_name(nearest[1])} took {words.number(nearest[0])} times the bound"
@@ -151,7 +180,9 @@ def _caption(group: Group, bars: list[Bar]) -> str:
         f"Computation is one node's measured step ({work}), the exchange is the least any "
         "all-reduce needs on links of this goodput (0.9564 of the rate). The bound is computed, "
         "the points are measured.",
+        "Each rate has a scale of its own." if own_scales else "",
         words.trials([bar.measured for bar in bars]),
+        words.instability([(_name(bar), bar.measured) for bar in bars]),
         words.setting(group),
     )
 
