@@ -16,8 +16,6 @@ from testbed.analysis.series import Group, Record, differences, groups
 if TYPE_CHECKING:
     from testbed.analysis.figures.drawing import Drawn
 
-FORMATS = ("png", "svg", "pdf")
-
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:

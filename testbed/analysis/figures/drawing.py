@@ -26,6 +26,7 @@ from testbed.analysis import words
 from testbed.analysis.stats import Estimate
 from testbed.files import write_whole
 
+FORMATS = ("png", "svg", "pdf")
 MM = 1 / 25.4  # inches
 SINGLE_MM = 90.0
 DOUBLE_MM = 180.0
@@ -136,8 +137,10 @@ def save(drawn: Drawn, folder: Path, name: str) -> tuple[tuple[Path, ...], bytes
         va="top",
         ha="left",
     ).set_in_layout(False)
+    page.draw_without_rendering()
+    page.set_layout_engine("none")  # it stands now; each format would work it out again
     paths = []
-    for kind in ("png", "svg", "pdf"):
+    for kind in FORMATS:
         path = folder / f"{name}.{kind}"
         write_whole(path, _rendered(page, kind))
         paths.append(path)
