@@ -172,11 +172,21 @@ def test_links_carry_their_rate_both_ways_and_no_more(
             up.shape()
             for end, shape in ends(up):
                 assert qdisc_fault(read_qdisc(end.host, end.device), shape) is None
-            verdict = verify(up.links(), when="before")
-            assert (verdict.status, verdict.reasons) == ("pass", ())
+            assert passing(up) == ()
             wanted = {"openvswitch": ("kernel", "userspace"), "virtual_bridge": ("bridge",)}
             assert up.ledger.datapath in wanted[switch_kind]
     assert_as_before(before)
+
+
+def passing(cluster: Cluster) -> tuple[str, ...]:
+    """Return why the links do not pass. A busy machine's links are measured again: a wrong one
+    never passes (tests/real/test_links.py), a right one may fail when others take the processors.
+    """
+    for _ in range(3):
+        verdict = verify(cluster.links(), when="before")
+        if verdict.status == "pass":
+            return ()
+    return verdict.reasons
 
 
 def ends(cluster: Cluster) -> list[Any]:

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from clusters import PROGRAMS, lan
@@ -27,12 +28,12 @@ def nothing_stays(monkeypatch: pytest.MonkeyPatch, state_folder: Path) -> Iterat
     folder = state_folder / f"cli-{time.monotonic_ns()}" / state_folder.name
     monkeypatch.setenv("TESTBED_STATE", str(folder))
     before = machine_state()
-    try:
-        yield
-        assert_as_before(before)
-    finally:
-        for ledger in ledgers():
-            leftovers.remove(ledger)
+    yield
+    left = list(ledgers())
+    for ledger in left:
+        leftovers.remove(ledger)
+    assert_as_before(before)
+    assert [ledger.tag for ledger in left] == []
 
 
 def cli(*words: str | Path, status: int = 0) -> subprocess.CompletedProcess[str]:
@@ -46,6 +47,19 @@ def cli(*words: str | Path, status: int = 0) -> subprocess.CompletedProcess[str]
     assert done.returncode == status, done.stderr
     assert "Traceback" not in done.stderr
     return done
+
+
+def verified(file: Path) -> dict[str, Any]:
+    """Return the verdict on a cluster's links; those of a busy machine are measured again."""
+    for last in (False, False, True):
+        words = (sys.executable, "-m", "testbed", "verify", str(file), "--json")
+        done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+        verdict: dict[str, Any] = json.loads(done.stdout)
+        assert done.returncode == (0 if verdict["status"] == "pass" else 1)
+        if verdict["status"] == "pass":
+            break
+        assert not last, verdict["reasons"]
+    return verdict
 
 
 def rows(*words: str) -> list[dict[str, str]]:
@@ -77,8 +91,7 @@ def test_a_cluster_goes_up_is_looked_at_and_goes_down(
     assert {(row["tag"], row["state"], row["backend"]) for row in listed} == {(tag, "up", backend)}
     assert tag in cli("status").stdout
 
-    verdict = json.loads(cli("verify", file, "--json").stdout)
-    assert verdict["status"] == "pass"
+    verdict = verified(file)
     assert {link["test"] for link in verdict["links"]} == {"pair", "ring"}
 
     assert cli("ssh", "n2", "--", "hostname").stdout == "n2\n"

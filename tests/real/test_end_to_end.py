@@ -53,6 +53,24 @@ def silence(_: str) -> None:
     pass
 
 
+def run_until(
+    enough: Callable[[dict[str, Any]], bool],
+    one: Trial,
+    logs: Path,
+    say: Callable[[str], None] = silence,
+) -> dict[str, Any]:
+    """Run a trial; again if others kept this machine so busy that its links did not pass."""
+    for attempt in (1, 2, 3):
+        record = run_trial(one, attempt=attempt, logs=logs, say=say)
+        if enough(record):
+            break
+    return record
+
+
+def trained(record: dict[str, Any]) -> bool:
+    return "train_time_s" in record
+
+
 def worker_of(node: str) -> int | None:
     """Return the process that trains on a node of these tests, as the host numbers it."""
     mark = Path(os.environ["TESTBED_STATE"]).name.encode()
@@ -75,9 +93,9 @@ def test_a_trial_trains_over_verified_links_and_its_record_is_whole(
     one = trial()
     check([one], silence)
     heard: list[str] = []
-    record = run_trial(one, attempt=1, logs=tmp_path / "logs", say=heard.append)
-    if record["status"] == "invalid":  # something else kept this machine busy, as in any sweep
-        record = run_trial(one, attempt=2, logs=tmp_path / "logs", say=silence)
+    record = run_until(
+        lambda record: record["status"] != "invalid", one, tmp_path / "logs", heard.append
+    )
     assert (record["status"], record["reasons"]) == ("ok", [])
     assert record.keys() >= FIXED_KEYS
     assert record["overhead_s"].keys() >= PHASES
@@ -103,7 +121,7 @@ def test_a_trial_trains_over_verified_links_and_its_record_is_whole(
     assert used["throttled_periods"] > 0
     assert used["cpu_s"] < 0.35 * record["train_time_s"] + 0.1
     assert used["peak_memory_bytes"] > 200e6
-    assert [word for word in heard if word in ("push", "start workers", "train")] == [
+    assert [word for word in heard if word in ("push", "start workers", "train")][-3:] == [
         *("push", "start workers", "train")
     ]
     assert {path.name for path in (tmp_path / "logs").iterdir()} == {"n1.log", "n2.log"}
@@ -124,12 +142,8 @@ def test_a_worker_killed_in_training_is_named_with_its_log_at_once(
             os.kill(worker, signal.SIGKILL)
             killed_at.append(time.monotonic())
 
-    record = run_trial(
-        trial(backend="netns", switch="virtual_bridge", steps=5000),
-        attempt=1,
-        logs=tmp_path,
-        say=kill_the_second,
-    )
+    long = trial(backend="netns", switch="virtual_bridge", steps=5000)
+    record = run_until(lambda _: bool(killed_at), long, tmp_path, kill_the_second)
     assert time.monotonic() - killed_at[0] < 15
     assert record["status"] == "failed"
     [reason] = record["reasons"]
@@ -193,7 +207,7 @@ def test_a_link_changed_in_training_makes_the_trial_invalid_and_its_times_are_ke
         "time.sleep(1)\n"
         "print(json.dumps({'step': 1, 'rank': os.environ['RANK'], 'words': sys.argv[2]}))\n",
     )
-    record = run_trial(one, attempt=1, logs=tmp_path / "logs", say=loosen)
+    record = run_until(trained, one, tmp_path / "logs", loosen)
     assert record["status"] == "invalid"
     assert any("eth1 of n2 has no qdisc" in reason for reason in record["reasons"])
     assert record["train_time_s"] >= 1
