@@ -100,7 +100,13 @@ def _interval(ordered: tuple[float, ...]) -> tuple[float | None, float | None]:
         method="percentile",
         rng=np.random.default_rng(SEED),
     )
-    return float(found.confidence_interval.low), float(found.confidence_interval.high)
+    low, high = found.confidence_interval.low, found.confidence_interval.high
+    # Interpolating between equal resamples may round beyond them by one digit in the last place.
+    median = statistics.median(ordered)
+    return (
+        min(max(float(low), ordered[0]), median),
+        max(min(float(high), ordered[-1]), median),
+    )
 
 
 def held_by_range(n: int) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from testbed.analysis.stats import estimate, held_by_range, interval_in_words, ratios
@@ -49,6 +49,7 @@ def test_no_claim_is_made_for_the_range_of_other_numbers(n: int) -> None:
 
 
 @given(times)
+@example([1.0, 5120.348089268496])  # scipy rounds its upper end beyond the largest trial
 def test_the_interval_holds_the_median_and_stays_within_the_trials(values: list[float]) -> None:
     found = estimate(values)
     assert found.median == statistics.median(values)
