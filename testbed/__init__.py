@@ -1,3 +1,3 @@
-"""A virtual cluster on one Linux machine that answers: how long will it train?"""
+"""A virtual cluster on one Linux machine that tells how long distributed training takes."""
 
 __version__ = "0.1.0"
