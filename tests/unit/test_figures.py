@@ -14,7 +14,14 @@ from typing import Any
 import pytest
 from synthetic_records import failed, invalid, record, sweep, without
 
-from testbed.analysis.figures import Figure, draw_all, drawing, step_time, training_time
+from testbed.analysis.figures import (
+    Figure,
+    draw_all,
+    drawing,
+    speedup,
+    step_time,
+    training_time,
+)
 from testbed.analysis.figures.drawing import apart
 from testbed.analysis.series import Group, groups
 
@@ -222,9 +229,21 @@ def test_lines_that_end_early_are_named_in_one_legend(tmp_path: Path) -> None:
         for one in sweep(nodes=(1, 2, 4, 8))
         if (one["nodes"], one.get("rate_bps")) != (8, 10 * MBIT)
     ]
-    found = drawn(records, tmp_path)
-    assert found["speedup"].paths
-    assert found["training-time"].paths
+    with drawing.style():
+        for draw in (training_time.against_nodes, speedup.against_nodes):
+            page = draw(only(records))
+            assert isinstance(page, drawing.Drawn)
+            assert len(page.canvas.legends) == 1
+    assert all(figure.paths for figure in drawn(records, tmp_path).values())
+
+
+def test_one_node_is_drawn_once_whatever_the_rates() -> None:
+    with drawing.style():
+        page = training_time.against_nodes(only(sweep(rates=(None,))))
+    assert isinstance(page, drawing.Drawn)
+    (axes,) = page.canvas.axes
+    medians = [line for line in axes.lines if list(line.get_xdata()) == [1]]
+    assert {line.get_color() for line in medians} == {drawing.BLACK}
 
 
 def test_unlimited_links_are_named_so(tmp_path: Path) -> None:
