@@ -78,7 +78,7 @@ def render(sweep_folder: Path, records: Sequence[Record], figures: Sequence[Figu
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters["together"] = together
+    environment.filters["together"] = words.together
     asked = _asked(sweep_folder)
     groups = drawable(records)
     machine = tables.machine(records)
@@ -204,13 +204,6 @@ def _shown(figure: Figure, folder: Path) -> dict[str, Any]:
         "wide": _width_pt(figure.svg.decode()) > WIDE_PT,
         "files": [(Path(path).suffix[1:].upper(), quote(path)) for path in paths],
     }
-
-
-def together(text: str) -> str:
-    """Return a text whose numbers keep their units on the same line."""
-    return re.sub(
-        r"(?<=\d) (?=%|ms\b|s\b|min\b|h\b|[kMG]?bit/s|nodes?\b)", "\N{NO-BREAK SPACE}", text
-    )
 
 
 def _width_pt(svg: str) -> float:

@@ -13,8 +13,9 @@ from synthetic_records import failed, invalid, record, sweep, without
 from testbed.analysis import reproduce, tables
 from testbed.analysis.answer import answers
 from testbed.analysis.figures import Figure
-from testbed.analysis.report import inlined, render, together, write_report
+from testbed.analysis.report import inlined, render, write_report
 from testbed.analysis.series import groups
+from testbed.analysis.words import together
 from testbed.experiment import store
 
 SWEEP = b"""\

@@ -148,6 +148,12 @@ def _caption(group: Group, gained: Cells) -> str:
         if group.scaling == "weak"
         else "",
         words.trials(list(gained.values())),
-        words.instability([(words.setup_name(*setup), one) for setup, one in gained.items()]),
+        _instability(gained),
         words.setting(group),
     )
+
+
+def _instability(gained: Cells) -> str:
+    """Return which ratios are not to be relied on; the report's table has those of times."""
+    named = [(words.setup_name(*setup), one) for setup, one in gained.items()]
+    return words.instability(named).replace("; the report lists them", "")
