@@ -16,9 +16,26 @@ FOLDER = Path("scenarios")
 
 Value = TypeVar("Value")
 
+
+def whole_number(given: str | int) -> int:
+    """Return what was typed as a number; typer's own message leaves out what was given."""
+    text = str(given)  # typer passes the default through here too
+    if not (text.isascii() and text.removeprefix("-").isdecimal()):
+        raise typer.BadParameter(f"{text!r}: expected a whole number, such as 4")
+    return int(text)
+
+
 # Shared with `run`. The make targets hand their variables over as TESTBED_..., as data.
 Nodes = Annotated[
-    int, typer.Option("--nodes", "-n", envvar="TESTBED_NODES", help="How many nodes, 1 to 250.")
+    int,
+    typer.Option(
+        "--nodes",
+        "-n",
+        envvar="TESTBED_NODES",
+        parser=whole_number,
+        metavar="N",
+        help="How many nodes, 1 to 250.",
+    ),
 ]
 Bandwidth = Annotated[
     str,

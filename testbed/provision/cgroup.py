@@ -13,6 +13,7 @@ DEFAULT_PERIOD_US = 100_000  # the kernel's own
 # The least that the kernel takes, and the finest: a longer period lets a node that waited for the
 # network compute a whole period's quota at full speed (docs/decisions/0004-quota-period.md).
 QUOTA_US = 1_000
+INSIDE = "inside"  # the cgroup below a node's own that its processes live in
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +43,11 @@ class Controllers:
 
 @dataclass(frozen=True, kw_only=True)
 class NodeCgroup:
-    """One node's cgroup, ``path`` below each controller."""
+    """One node's cgroup, ``path`` below each controller.
+
+    Limits are set there; the node's processes live one level deeper, so that root in the node,
+    who can see its own cgroup in a namespace of its own making, finds no limit to lift.
+    """
 
     controllers: Controllers
     path: str
@@ -51,7 +56,7 @@ class NodeCgroup:
         """Create it with a memory limit (the netns backend; LXC makes its own)."""
         for tree in self.controllers.folders():
             folder = tree / self.path
-            folder.mkdir(parents=True, exist_ok=True)
+            (folder / INSIDE).mkdir(parents=True, exist_ok=True)
             if self.controllers.version == 2:
                 for parent in reversed(folder.relative_to(tree).parents):
                     (tree / parent / "cgroup.subtree_control").write_text("+cpu +memory")
@@ -60,7 +65,9 @@ class NodeCgroup:
 
     def entry_files(self) -> tuple[Path, ...]:
         """Return the files that a process writes 0 into to enter the cgroup."""
-        return tuple(tree / self.path / "cgroup.procs" for tree in self.controllers.folders())
+        return tuple(
+            tree / self.path / INSIDE / "cgroup.procs" for tree in self.controllers.folders()
+        )
 
     def first_process(self) -> int:
         """Return the number, as seen here, of the node's process 1.
@@ -68,7 +75,7 @@ class NodeCgroup:
         Raises:
             ProvisionError: there is none.
         """
-        for pid in self._file("cpu", "cgroup.procs").read_text().split():
+        for pid in self._file("cpu", f"{INSIDE}/cgroup.procs").read_text().split():
             try:
                 status = Path(f"/proc/{pid}/status").read_text()
             except (FileNotFoundError, ProcessLookupError):
@@ -176,12 +183,12 @@ def run_folders(tag: str) -> tuple[str, ...]:
         for name in names:
             if name in own:
                 bases = {Path(folder), Path(folder) / own[name].lstrip("/")}
-                folders += [str(base / "testbed" / tag) for base in sorted(bases)]
+                folders += [str(base / f"testbed-{tag}") for base in sorted(bases)]
     return tuple(sorted(set(folders)))
 
 
 def remove(folder: Path, *, timeout_s: float = 10.0) -> None:
-    """Remove a run's empty cgroups, and the parent they share if it is empty too.
+    """Remove a run's empty cgroups.
 
     Raises:
         ProvisionError: processes are still in it.
@@ -199,10 +206,6 @@ def remove(folder: Path, *, timeout_s: float = 10.0) -> None:
                 if time.monotonic() > deadline:
                     raise ProvisionError(f"cgroup {path} is still in use: {error}") from error
                 time.sleep(0.002)
-    try:
-        folder.parent.rmdir()
-    except OSError:
-        return  # other runs are in it, or it is gone already
 
 
 def _table(text: str) -> dict[str, int]:

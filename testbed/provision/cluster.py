@@ -276,7 +276,7 @@ def _plan(scenario: Scenario, ledger: Ledger, index: int, host_key: KeyPair | No
         management_mac=scenario.mac(index, 0),
         lan_mac=scenario.mac(index, node.interface_id),
         host_key=host_key or _read_key(root / "etc/ssh/host_key"),
-        cgroup=f"testbed/{ledger.tag}/{node.name}",
+        cgroup=f"testbed-{ledger.tag}/{node.name}",
     )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from testbed.errors import HostError, ProvisionError
 from testbed.host.group import in_parallel
-from testbed.provision.cgroup import NodeCgroup
+from testbed.provision.cgroup import INSIDE, NodeCgroup
 from testbed.provision.lab import Lab
 from testbed.provision.skeleton import CAPABILITIES, INIT, NodePlan, node_log, python_folders
 
@@ -42,6 +42,7 @@ def configuration(plan: NodePlan, *, cgroup_version: int) -> str:
         f"lxc.init.cmd = {INIT}",
         "lxc.signal.halt = SIGTERM",
         f"lxc.cgroup.dir.container = {plan.cgroup}",
+        f"lxc.cgroup.dir.container.inner = {INSIDE}",
         f"lxc.cgroup.dir.monitor = {plan.cgroup}-monitor",
         memory,
         *_interface(0, "eth0", plan.management_device, plan.management_mac, plan.management),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import time
 from collections.abc import Callable
@@ -74,12 +75,16 @@ def our_processes() -> list[str]:
     return found
 
 
+_OURS = re.compile(r"testbed-[0-9a-f]{8}")
+
+
 def empty_cgroups() -> list[Path]:
     """Return the testbed's cgroups without a process; another command's living ones have some."""
     empty = []
     for tree in {Path(line.split()[1]) for line in _cgroup_mounts()}:
         for folder, _, _ in os.walk(tree):
-            if "testbed" in Path(folder).relative_to(tree).parts and not _inhabited(Path(folder)):
+            parts = Path(folder).relative_to(tree).parts
+            if any(_OURS.fullmatch(part) for part in parts) and not _inhabited(Path(folder)):
                 empty.append(Path(folder))
     return sorted(empty)
 

@@ -23,6 +23,7 @@ from testbed.network.shape import qdisc_fault, read_qdisc
 from testbed.network.verify import verify
 from testbed.provision import cluster as cluster_module
 from testbed.provision import skeleton, switch
+from testbed.provision.cgroup import INSIDE
 from testbed.provision.cluster import Cluster, LiveNode, bring_up, provisioned
 from testbed.scenario.model import MIB, Switch
 
@@ -132,6 +133,34 @@ def test_the_memory_limit_of_the_scenario_is_set_and_kept(cluster: Cluster) -> N
     assert cgroup.stats().peak_memory_bytes > 400 * MIB
 
 
+LIFT_LIMITS = """\
+for name in memory cpu; do
+    mkdir -p /tmp/$name && mount -t cgroup -o $name none /tmp/$name
+    for file in /tmp/$name/memory.limit_in_bytes /tmp/$name/cpu.cfs_quota_us /tmp/$name/*.max; do
+        echo -1 > "$file"
+        echo max > "$file"
+    done
+done
+"""
+
+
+def test_root_in_a_node_cannot_lift_the_nodes_limits(cluster: Cluster) -> None:
+    live = cluster.node("n1")
+    cgroup = live.cgroup
+    v2 = cgroup.controllers.version == 2
+    memory = (
+        cgroup.controllers.memory / cgroup.path / ("memory.max" if v2 else "memory.limit_in_bytes")
+    )
+    cpu = cgroup.controllers.cpu / cgroup.path / ("cpu.max" if v2 else "cpu.cfs_quota_us")
+    cgroup.set_cpu_budget(0.25)
+    before = (memory.read_text(), cpu.read_text())
+    spaces = ("unshare", "--user", "--keep-caps", "--mount", "--cgroup")
+    with cluster.session(live) as host:
+        host.run((*spaces, "sh", "-c", LIFT_LIMITS), check=False)
+    assert (memory.read_text(), cpu.read_text()) == before
+    cgroup.set_cpu_budget(None)
+
+
 def test_a_cpu_budget_limits_a_busy_node_and_can_be_lifted(cluster: Cluster) -> None:
     live = cluster.node("n1")
 
@@ -217,7 +246,7 @@ def test_a_node_that_ends_does_not_take_the_others_with_it(backend: str, before:
 
 
 def inhabited(live: LiveNode) -> bool:
-    folder = live.cgroup.controllers.cpu / live.cgroup.path
+    folder = live.cgroup.controllers.cpu / live.cgroup.path / INSIDE
     return folder.exists() and bool((folder / "cgroup.procs").read_text())
 
 

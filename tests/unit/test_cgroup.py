@@ -27,13 +27,13 @@ def v1(tmp_path: Path) -> NodeCgroup:
     trees = Controllers(
         version=1, cpu=tmp_path / "cpu", cpuacct=tmp_path / "acct", memory=tmp_path / "memory"
     )
-    return NodeCgroup(controllers=trees, path="testbed/cafe/n1")
+    return NodeCgroup(controllers=trees, path="testbed-cafe/n1")
 
 
 @pytest.fixture
 def v2(tmp_path: Path) -> NodeCgroup:
     trees = Controllers(version=2, cpu=tmp_path, cpuacct=tmp_path, memory=tmp_path)
-    return NodeCgroup(controllers=trees, path="testbed/cafe/n1")
+    return NodeCgroup(controllers=trees, path="testbed-cafe/n1")
 
 
 def found_in(folder: Path, mounts: str, own: str) -> Controllers:
@@ -77,10 +77,10 @@ def test_a_machine_without_the_controllers_is_told(
 
 def test_a_new_node_has_its_memory_limit_v1(v1: NodeCgroup) -> None:
     v1.make(memory_bytes=2**30)
-    limit = v1.controllers.memory / "testbed/cafe/n1/memory.limit_in_bytes"
+    limit = v1.controllers.memory / "testbed-cafe/n1/memory.limit_in_bytes"
     assert limit.read_text() == str(2**30)
     assert v1.entry_files() == tuple(
-        v1.controllers.cpu.parent / tree / "testbed/cafe/n1/cgroup.procs"
+        v1.controllers.cpu.parent / tree / "testbed-cafe/n1/inside/cgroup.procs"
         for tree in ("acct", "cpu", "memory")
     )
 
@@ -88,11 +88,11 @@ def test_a_new_node_has_its_memory_limit_v1(v1: NodeCgroup) -> None:
 def test_a_new_node_has_its_memory_limit_and_controllers_handed_down_v2(v2: NodeCgroup) -> None:
     v2.make(memory_bytes=2**30)
     root = v2.controllers.cpu
-    assert (root / "testbed/cafe/n1/memory.max").read_text() == str(2**30)
-    for folder in ("", "testbed", "testbed/cafe"):
+    assert (root / "testbed-cafe/n1/memory.max").read_text() == str(2**30)
+    for folder in ("", "testbed-cafe"):
         assert (root / folder / "cgroup.subtree_control").read_text() == "+cpu +memory"
-    assert not (root / "testbed/cafe/n1/cgroup.subtree_control").exists()
-    assert v2.entry_files() == (root / "testbed/cafe/n1/cgroup.procs",)
+    assert not (root / "testbed-cafe/n1/cgroup.subtree_control").exists()
+    assert v2.entry_files() == (root / "testbed-cafe/n1/inside/cgroup.procs",)
 
 
 def test_a_budget_is_a_quota_and_none_lifts_it(v1: NodeCgroup, v2: NodeCgroup) -> None:
@@ -150,31 +150,27 @@ def test_a_kernel_without_a_memory_peak_tells_what_is_used_now(v2: NodeCgroup) -
 
 def test_a_node_without_a_first_process_is_told(v1: NodeCgroup) -> None:
     v1.make(memory_bytes=2**30)
-    (v1.controllers.cpu / v1.path / "cgroup.procs").write_text("")
-    with pytest.raises(ProvisionError, match="testbed/cafe/n1: the node has no process 1"):
+    (v1.controllers.cpu / v1.path / "inside" / "cgroup.procs").write_text("")
+    with pytest.raises(ProvisionError, match="testbed-cafe/n1: the node has no process 1"):
         v1.first_process()
 
 
-def test_removal_takes_a_runs_folders_and_the_shared_parent_when_it_is_empty(
-    tmp_path: Path,
-) -> None:
+def test_removal_takes_one_runs_folders_and_may_run_twice(tmp_path: Path) -> None:
     for tag in ("cafe", "beef"):
-        (tmp_path / "testbed" / tag / "n1" / "inner").mkdir(parents=True)
-    cgroup.remove(tmp_path / "testbed/cafe")
-    assert [path.name for path in (tmp_path / "testbed").iterdir()] == ["beef"]
-    cgroup.remove(tmp_path / "testbed/cafe")  # may run twice
-    cgroup.remove(tmp_path / "testbed/beef")
-    assert not (tmp_path / "testbed").exists()
+        (tmp_path / f"testbed-{tag}" / "n1" / "inside").mkdir(parents=True)
+    cgroup.remove(tmp_path / "testbed-cafe")
+    cgroup.remove(tmp_path / "testbed-cafe")
+    assert [path.name for path in tmp_path.iterdir()] == ["testbed-beef"]
 
 
 def test_a_folder_that_stays_in_use_is_told_in_time(tmp_path: Path) -> None:
-    (tmp_path / "testbed" / "cafe").mkdir(parents=True)
-    (tmp_path / "testbed" / "cafe" / "busy").touch()
+    (tmp_path / "testbed-cafe").mkdir(parents=True)
+    (tmp_path / "testbed-cafe" / "busy").touch()
     with pytest.raises(ProvisionError, match="still in use"):
-        cgroup.remove(tmp_path / "testbed/cafe", timeout_s=0.01)
+        cgroup.remove(tmp_path / "testbed-cafe", timeout_s=0.01)
 
 
 def test_every_cgroup_of_a_run_bears_its_tag() -> None:
     folders = cgroup.run_folders("cafe")
     assert folders == tuple(sorted(set(folders)))
-    assert all(folder.endswith("/testbed/cafe") for folder in folders)
+    assert all(folder.endswith("/testbed-cafe") for folder in folders)

@@ -136,8 +136,8 @@ def test_a_bandwidth_that_cannot_be_read_is_refused(
     [
         ("--nodes=0", 1, "nodes 0: expected 1 to 250"),
         ("--nodes=251", 1, "nodes 251: expected 1 to 250"),
-        ("--nodes=abc", 2, "valid integer"),
-        ("--nodes=2.5", 2, "valid integer"),
+        ("--nodes=abc", 2, "expected a whole number"),
+        ("--nodes=2.5", 2, "expected a whole number"),
         ("--loss=1", 1, "'1'"),
         ("--delay=20", 1, "'20'"),
         ("--mem=2", 1, "'2'"),

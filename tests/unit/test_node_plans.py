@@ -39,7 +39,7 @@ def plan_of(scenario: Scenario = LAN, index: int = 0, root: Path = ROOT) -> Node
         management_mac=scenario.mac(index, 0),
         lan_mac=scenario.mac(index, scenario.nodes[index].interface_id),
         host_key=KeyPair(private="PRIVATE\n", public="ssh-ed25519 AAAA"),
-        cgroup="testbed/cafe/n1",
+        cgroup="testbed-cafe/n1",
     )
 
 
@@ -59,8 +59,9 @@ net_raw sys_chroot audit_write
 lxc.apparmor.profile = unconfined
 lxc.init.cmd = /sbin/node-init
 lxc.signal.halt = SIGTERM
-lxc.cgroup.dir.container = testbed/cafe/n1
-lxc.cgroup.dir.monitor = testbed/cafe/n1-monitor
+lxc.cgroup.dir.container = testbed-cafe/n1
+lxc.cgroup.dir.container.inner = inside
+lxc.cgroup.dir.monitor = testbed-cafe/n1-monitor
 lxc.cgroup.memory.limit_in_bytes = 2147483648
 lxc.net.0.type = veth
 lxc.net.0.veth.pair = n1-e0
@@ -151,7 +152,7 @@ def test_a_folders_name_never_becomes_a_command(folder: str, tmp_path: Path) -> 
         cwd=tmp_path,
         timeout=20,
     ).stdout.splitlines()
-    assert words[-1] == str(tmp_path / folder / "n1" / "cgroup.procs")
+    assert words[-1] == str(tmp_path / folder / "n1" / "inside" / "cgroup.procs")
     assert not (tmp_path / "pwned").exists()
 
 
