@@ -111,7 +111,9 @@ def test_a_step_sends_one_ring_of_gradients(trained: Any, count: int) -> None:
     result = trained(count)[0]
     # every worker's traffic passes the one loopback device
     ring = 2 * (count - 1) * result["gradient_bytes"] * STEPS
-    assert ring < result["bytes_sent"] < 1.1 * ring
+    # ACKs, headers and heartbeats come on top (2 to 10 % seen, more on a busy machine); a second
+    # exchange, or one of twice the width, would be 2.
+    assert ring < result["bytes_sent"] < 1.3 * ring
 
 
 def test_gradients_are_those_of_numpy(data: DataSet, tmp_path: Path) -> None:
