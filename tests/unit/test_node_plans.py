@@ -20,7 +20,7 @@ from testbed.scenario import generate
 from testbed.scenario.model import Node, Scenario, Shape
 
 ROOT = Path("/var/lib/testbed/runs/cafe/nodes/n1/rootfs")
-PYTHONS = (Path("/home/me/my python"), Path("/work/.venv"))
+PYTHONS = (Path("/home/me/my python"), Path("/srv/.venv"))
 LAN = generate.star(2, Shape(rate_bps=10_000_000))
 
 
@@ -52,7 +52,7 @@ lxc.rootfs.path = dir:{ROOT}
 lxc.mount.auto = proc:mixed sys:mixed
 lxc.mount.entry = /usr usr none bind,ro 0 0
 lxc.mount.entry = /home/me/my\\040python home/me/my\\040python none bind,ro 0 0
-lxc.mount.entry = /work/.venv work/.venv none bind,ro 0 0
+lxc.mount.entry = /srv/.venv srv/.venv none bind,ro 0 0
 lxc.mount.entry = shm dev/shm tmpfs mode=1777,create=dir 0 0
 lxc.cap.keep = chown dac_override fowner fsetid kill setgid setuid net_bind_service net_admin \
 net_raw sys_chroot audit_write
@@ -118,7 +118,7 @@ def test_a_namespace_nodes_mounts_of_the_host_are_read_only() -> None:
     assert from_the_host.pop(str(ROOT)) == "bind"  # its own
     assert from_the_host.pop("/proc/sys/net") == "bind"  # its own network's
     assert set(from_the_host.values()) == {"bind,ro"}
-    assert {"/usr", "/home/me/my\\040python", "/work/.venv"} <= from_the_host.keys()
+    assert {"/usr", "/home/me/my\\040python", "/srv/.venv"} <= from_the_host.keys()
     assert all(target.startswith(str(ROOT)) for _, target, *_ in lines)
     assert ["sysfs", f"{ROOT}/sys", "sysfs", "ro", "0", "0"] in lines
 
