@@ -11,6 +11,7 @@ import psutil
 from testbed.errors import InputError, MissingCapability
 from testbed.experiment.payload import data_sha256
 from testbed.experiment.trial import Trial, budget_fault
+from testbed.host.capabilities import PROGRAMS
 from testbed.host.local import LocalHost
 from testbed.network.shape import require_netem
 from testbed.provision.cluster import BACKENDS
@@ -19,17 +20,10 @@ from testbed.scenario.model import Scenario
 
 WORKER_BYTES = 700_000_000  # of one TensorFlow worker in training, measured (docs/workloads.md)
 _NODE_PROGRAMS = ("sshd", "tc", "ip", "iperf3", "nsenter", "ss")
-_PACKAGES = {
-    "sshd": "openssh-server",
-    "tc": "iproute2",
-    "ip": "iproute2",
-    "ss": "iproute2",
-    "nsenter": "util-linux",
-    "unshare": "util-linux",
-    "setpriv": "util-linux",
-    "pivot_root": "util-linux",
-    "lxc-start": "lxc",
-    "ovs-vswitchd": "openvswitch-switch",
+_UTIL_LINUX = ("nsenter", "unshare", "setpriv", "pivot_root")
+# Each program's Debian package.
+_PACKAGES = dict.fromkeys(_UTIL_LINUX, "util-linux") | {
+    program: package for program, (_, package) in PROGRAMS.items()
 }
 
 
@@ -101,7 +95,7 @@ def require_root() -> None:
 def _missing_programs(backend: str, switch: str) -> Iterator[str]:
     programs = [*_NODE_PROGRAMS, *BACKENDS[backend].PROGRAMS]
     if switch == "openvswitch":
-        programs.append("ovs-vswitchd")
+        programs += ["ovs-vswitchd", "ethtool"]
     yield from (name for name in programs if shutil.which(name) is None)
 
 

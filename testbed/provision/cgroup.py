@@ -143,10 +143,7 @@ def controllers(
         MissingCapability: a controller is not mounted.
     """
     found: dict[str, Path] = {}
-    below: dict[str, str] = {}
-    for line in own.read_text().splitlines():
-        _, names, path = line.split(":", 2)
-        below |= dict.fromkeys(names.split(","), path)
+    below = _below(own)
     unified: Path | None = None
     for line in mounts.read_text().splitlines():
         _, folder, kind, options = line.split()[:4]
@@ -170,12 +167,7 @@ def controllers(
 
 def run_folders(tag: str) -> tuple[str, ...]:
     """Return every cgroup folder that a run of this tag may make, in all mounted trees."""
-    own = {
-        name: path
-        for line in Path("/proc/self/cgroup").read_text().splitlines()
-        for _, names, path in [line.split(":", 2)]
-        for name in names.split(",")
-    }
+    own = _below(Path("/proc/self/cgroup"))
     folders = []
     for line in Path("/proc/self/mounts").read_text().splitlines():
         _, folder, kind, options = line.split()[:4]
@@ -206,6 +198,15 @@ def remove(folder: Path, *, timeout_s: float = 10.0) -> None:
                 if time.monotonic() > deadline:
                     raise ProvisionError(f"cgroup {path} is still in use: {error}") from error
                 time.sleep(0.002)
+
+
+def _below(own: Path) -> dict[str, str]:
+    """Return a process's path below each controller; v2's has the name ""."""
+    found: dict[str, str] = {}
+    for line in own.read_text().splitlines():
+        _, names, path = line.split(":", 2)
+        found |= dict.fromkeys(names.split(","), path)
+    return found
 
 
 def _table(text: str) -> dict[str, int]:

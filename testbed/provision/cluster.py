@@ -29,7 +29,6 @@ from testbed.scenario import vnx
 from testbed.scenario.model import Node, Scenario
 
 BACKENDS: dict[str, ModuleType] = {"lxc": lxc, "netns": netns}
-DEFAULT_BACKEND = "lxc"
 _SSH_PORT = 22
 
 
